@@ -1,0 +1,127 @@
+"""The identity-broker role: issues certificates to the other roles of this machine over a unix socket.
+
+A caller is known by the uid of its process (SO_PEERCRED); root and the broker's own user may ask for any identity,
+other users only for what `grants` lists. The socket speaks TLS with the broker's own certificate, which callers verify
+by the trust bundle file beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from ate import names
+from ate.errors import InvalidArgument, PermissionDenied
+from ate.identity import ca
+from ate.identity.spiffe import PodIdentity
+from ate.identity.tls import Credentials, make_context
+from ate.log import Logger
+from ate.proto import broker_pb2 as pb
+from ate.proto.broker_grpc import IdentityBrokerBase
+from ate.rpc import Call, Server, open_unix_listener, unary
+
+log = Logger("ate.identity")
+_ACCOUNTS = frozenset(names.SERVICE_ACCOUNTS.values())
+
+
+@dataclass(frozen=True)
+class BrokerConfig:
+    """`directory` holds ca-pool.json (made when absent), trust-bundle.pem and broker.sock."""
+
+    directory: Path
+    trust_domain: str = "cluster.local"
+    grants: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    """uid -> subjects that user may ask for, besides root and the broker's own user, who may ask for all."""
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "broker.sock"
+
+    @property
+    def trust_bundle(self) -> Path:
+        return self.directory / "trust-bundle.pem"
+
+
+class IdentityBroker(IdentityBrokerBase):
+    """See the module; one instance a process."""
+
+    def __init__(self, config: BrokerConfig, pool: ca.CaPool) -> None:
+        self._config, self._pool = config, pool
+
+    @unary
+    async def IssueCertificate(self, request: pb.IssueCertificateRequest, call: Call) -> pb.IssueCertificateResponse:
+        self._authorise(call.peer.uid, request.subject)
+        key = ca.public_key_of(request.certificate_signing_request)
+        if len(request.hosts) > 16:
+            raise InvalidArgument("hosts: more than 16")
+        spiffe_id, pod = self._identity(request)
+        chain = self._pool.issue(key, spiffe_id, pod=pod, hosts=request.hosts)
+        log.info("certificate issued", spiffe_id=spiffe_id, node=request.node_name, uid=call.peer.uid)
+        return pb.IssueCertificateResponse(certificates=chain, trust_bundle_pem=self._pool.trust_bundle_pem)
+
+    @unary
+    async def GetTrustBundle(self, request: pb.GetTrustBundleRequest, call: Call) -> pb.GetTrustBundleResponse:
+        return pb.GetTrustBundleResponse(trust_bundle_pem=self._pool.trust_bundle_pem)
+
+    def _authorise(self, uid: int | None, subject: str) -> None:
+        if uid is None:
+            raise PermissionDenied("the broker only serves unix sockets, where the caller's uid is known")
+        if uid in (0, os.geteuid()) or subject in self._config.grants.get(uid, ()):
+            return
+        raise PermissionDenied(f"uid {uid} may not have a certificate for {subject!r}: see --grant of the broker")
+
+    def _identity(self, request: pb.IssueCertificateRequest) -> tuple[str, PodIdentity | None]:
+        domain = self._config.trust_domain
+        if request.subject.startswith("user:"):
+            user = request.subject.removeprefix("user:")
+            if not names.is_long(user):
+                raise InvalidArgument(f"subject: {user!r} is not a user name (lower-case letters, digits, '-', '.')")
+            return names.user_id(domain, user), None
+        if request.subject not in _ACCOUNTS:
+            raise InvalidArgument(f"subject: unknown role account {request.subject!r}, expected {sorted(_ACCOUNTS)}")
+        if not names.is_long(request.node_name):
+            raise InvalidArgument(f"node_name: {request.node_name!r} is not a node name")
+        pod = PodIdentity(request.subject, request.node_name, request.pod_uid)
+        return names.service_account_id(domain, request.subject), pod
+
+
+class _BrokerTls:
+    """The broker's own certificate, signed by its own pool; made anew well before it expires."""
+
+    def __init__(self, config: BrokerConfig, pool: ca.CaPool) -> None:
+        self._config, self._pool = config, pool
+        self._context: ssl.SSLContext | None = None
+        self._made = 0.0
+
+    def server_context(self) -> ssl.SSLContext:
+        if self._context is None or trio.current_time() - self._made > ca.LEAF_LIFETIME.total_seconds() / 2:
+            key = ec.generate_private_key(ec.SECP256R1())
+            account = names.SERVICE_ACCOUNTS["identity-broker"]
+            chain = self._pool.issue(key.public_key(), names.service_account_id(self._config.trust_domain, account))
+            credentials = Credentials(key, tuple(chain), self._pool.trust_bundle_pem)
+            self._context = make_context(credentials, server=True, alpn=("h2",))
+            self._context.verify_mode = ssl.CERT_NONE  # callers come here to get their first certificate
+            self._made = trio.current_time()
+        return self._context
+
+    def client_context(self) -> ssl.SSLContext:
+        raise NotImplementedError("the broker calls nobody")
+
+
+async def run_broker(
+    config: BrokerConfig, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Serves until cancelled. Raises FailedPrecondition when the CA pool is unusable or the socket is in use."""
+    config.directory.mkdir(parents=True, exist_ok=True, mode=0o755)
+    pool = ca.load_or_make(config.directory / "ca-pool.json")
+    ca.write_private(config.trust_bundle, pool.trust_bundle_pem, mode=0o644)
+    mode = 0o666 if config.grants else 0o600
+    listener = await open_unix_listener(config.socket, mode=mode, tls=_BrokerTls(config, pool))
+    server = Server([IdentityBroker(config, pool)])
+    await server.serve([listener], task_status=task_status)

@@ -1,0 +1,122 @@
+"""How a role gets its certificate from the broker and keeps it fresh while it runs."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import trio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from ate import names
+from ate.errors import AteError, PermissionDenied, Unavailable
+from ate.identity import spiffe
+from ate.identity.tls import Credentials, Identity, trust_only_context
+from ate.log import Logger
+from ate.proto import broker_pb2 as pb
+from ate.proto.broker_grpc import IdentityBrokerStub
+from ate.rpc import Channel, Peer
+
+log = Logger("ate.identity")
+
+RENEW_AT = 2 / 3
+"""Share of a certificate's life after which it is renewed, leaving a third to ride out a broker that is away."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Whose certificate is wanted. `subject` is a role's service account or `user:<name>`."""
+
+    directory: Path
+    subject: str
+    node_name: str = ""
+    pod_uid: str = ""
+    hosts: Sequence[str] = ()
+    trust_domain: str = "cluster.local"
+
+
+class _TrustOnly:
+    def __init__(self, trust_bundle_pem: str) -> None:
+        self._pem = trust_bundle_pem
+
+    def client_context(self) -> ssl.SSLContext:
+        return trust_only_context(self._pem)
+
+    def server_context(self) -> ssl.SSLContext:
+        raise NotImplementedError("a client of the broker serves nobody")
+
+
+async def obtain(request: Request, *, patience: float = 30.0) -> Credentials:
+    """One certificate from the broker; waits up to `patience` seconds for a broker that is still starting."""
+    with trio.move_on_after(patience):
+        while True:
+            try:
+                return await _ask(request)
+            except (Unavailable, FileNotFoundError):
+                await trio.sleep(0.05)
+    raise Unavailable(
+        f"no identity broker answers at {request.directory / 'broker.sock'}: "
+        "start it with `ate serve --role=identity-broker` and the same --root"
+    )
+
+
+async def _ask(request: Request) -> Credentials:
+    bundle = (request.directory / "trust-bundle.pem").read_text()
+    broker = names.service_account_id(request.trust_domain, names.SERVICE_ACCOUNTS["identity-broker"])
+
+    def verify(peer: Peer) -> None:
+        spiffe.demand({broker})(peer.certificate)
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    csr = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+    async with Channel.unix(
+        request.directory / "broker.sock", tls=_TrustOnly(bundle), verify_peer=verify
+    ) as channel:
+        answer = await IdentityBrokerStub(channel).IssueCertificate(
+            pb.IssueCertificateRequest(
+                certificate_signing_request=csr.public_bytes(Encoding.DER),
+                subject=request.subject,
+                node_name=request.node_name,
+                pod_uid=request.pod_uid,
+                hosts=list(request.hosts),
+            ),
+            timeout=10,
+        )
+    return Credentials(key, tuple(answer.certificates), answer.trust_bundle_pem)
+
+
+@asynccontextmanager
+async def open_identity(request: Request) -> AsyncIterator[Identity]:
+    """The identity of this process, renewed in the background for as long as the block runs."""
+    identity = Identity(await obtain(request))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_keep_fresh, identity, request)
+        yield identity
+        nursery.cancel_scope.cancel()
+
+
+async def _keep_fresh(identity: Identity, request: Request) -> None:
+    while True:
+        now = datetime.now(UTC)
+        credentials = identity.credentials
+        left = (credentials.not_after - now).total_seconds()
+        life = (credentials.not_after - credentials.not_before).total_seconds()
+        # Wall-clock expiry is looked at every minute: a machine that slept does not count on the monotonic clock.
+        if left > life * (1 - RENEW_AT):
+            await trio.sleep(60)
+            continue
+        try:
+            identity.renew(await obtain(request, patience=5))
+            log.info("certificate renewed", subject=request.subject)
+        except PermissionDenied:
+            raise
+        except AteError as error:
+            log.warning("certificate not renewed, trying again", subject=request.subject, error=str(error))
+            await trio.sleep(5)

@@ -1,0 +1,108 @@
+"""TLS contexts from an identity, made anew whenever the identity was renewed, so that nothing restarts for it.
+
+Peers are verified against the trust bundle only; who they are is decided by their SPIFFE id (`ate.identity.spiffe`),
+so host names are not checked. TLS 1.3, client certificates required.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from ate.errors import FailedPrecondition
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A private key with its certificate chain (DER, leaf first) and the roots it trusts (PEM)."""
+
+    key: ec.EllipticCurvePrivateKey
+    chain: tuple[bytes, ...]
+    trust_bundle_pem: str
+
+    @property
+    def not_after(self) -> datetime:
+        return x509.load_der_x509_certificate(self.chain[0]).not_valid_after_utc
+
+    @property
+    def not_before(self) -> datetime:
+        return x509.load_der_x509_certificate(self.chain[0]).not_valid_before_utc
+
+    def bundle_pem(self) -> bytes:
+        """Key and chain in one PEM, as the reference's credential-bundle.pem."""
+        key = self.key.private_bytes(Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        certificates = [x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM) for der in self.chain]
+        return key + b"".join(certificates)
+
+
+@dataclass
+class Identity:
+    """The current credentials of a process, and TLS contexts for them. A `TlsProvider` of `ate.rpc`."""
+
+    credentials: Credentials
+    _contexts: dict[tuple[str, int], ssl.SSLContext] = field(default_factory=dict)
+
+    def renew(self, credentials: Credentials) -> None:
+        """Replaces the credentials; connections made from now on use the new ones."""
+        self.credentials = credentials
+        self._contexts.clear()
+
+    def server_context(self) -> ssl.SSLContext:
+        """For gRPC servers: ALPN h2, client certificate required."""
+        return self._context("server", ("h2",))
+
+    def client_context(self) -> ssl.SSLContext:
+        """For gRPC clients: ALPN h2."""
+        return self._context("client", ("h2",))
+
+    def http_server_context(self) -> ssl.SSLContext:
+        """For the tunnel: HTTP/1.1, client certificate required."""
+        return self._context("server", ("http/1.1",))
+
+    def http_client_context(self) -> ssl.SSLContext:
+        """For the router's upstream connections."""
+        return self._context("client", ("http/1.1",))
+
+    def _context(self, side: str, alpn: tuple[str, ...]) -> ssl.SSLContext:
+        key = (side + alpn[0], id(self.credentials))
+        if key not in self._contexts:
+            self._contexts[key] = make_context(self.credentials, server=side == "server", alpn=alpn)
+        return self._contexts[key]
+
+
+def make_context(credentials: Credentials, *, server: bool, alpn: tuple[str, ...]) -> ssl.SSLContext:
+    """A TLS 1.3 context that presents `credentials` and demands a certificate of one of its roots from the peer."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.set_alpn_protocols(list(alpn))
+    try:
+        context.load_verify_locations(cadata=credentials.trust_bundle_pem)
+        # The ssl module only reads keys from files; an anonymous memory file never touches a disk.
+        handle = os.memfd_create("ate-credentials", os.MFD_CLOEXEC)
+        try:
+            os.write(handle, credentials.bundle_pem())
+            context.load_cert_chain(f"/proc/self/fd/{handle}")
+        finally:
+            os.close(handle)
+    except (ssl.SSLError, ValueError) as error:
+        raise FailedPrecondition(f"the certificate or trust bundle cannot be used: {error}")
+    return context
+
+
+def trust_only_context(trust_bundle_pem: str) -> ssl.SSLContext:
+    """A client context without a certificate: for the broker, which knows its callers by their uid."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.set_alpn_protocols(["h2"])
+    context.load_verify_locations(cadata=trust_bundle_pem)
+    return context

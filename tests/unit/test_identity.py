@@ -1,0 +1,114 @@
+"""Promises of the CA pool, SPIFFE ids and TLS contexts."""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from ate.errors import FailedPrecondition, InvalidArgument, PermissionDenied, Unauthenticated
+from ate.identity import ca, spiffe
+from ate.identity.tls import Credentials, Identity
+
+ROUTER = "spiffe://cluster.local/ns/ate-system/sa/atenet-router"
+
+
+def credentials(pool: ca.CaPool, spiffe_id: str, **options: object) -> Credentials:
+    key = ec.generate_private_key(ec.SECP256R1())
+    return Credentials(key, tuple(pool.issue(key.public_key(), spiffe_id, **options)), pool.trust_bundle_pem)  # type: ignore[arg-type]
+
+
+def pool(name: str = "1") -> ca.CaPool:
+    return ca.CaPool((ca.make_authority(name),))
+
+
+async def handshake(server: Identity, client: Identity) -> bytes:
+    """The client's certificate as the server saw it; raises what either side raised."""
+    near, far = trio.testing.memory_stream_pair()
+    tls_server = trio.SSLStream(near, server.server_context(), server_side=True)
+    tls_client = trio.SSLStream(far, client.client_context())
+    async with trio.open_nursery() as nursery:
+
+        async def serve() -> None:
+            await tls_server.do_handshake()
+            await tls_server.send_all(b"x")
+
+        nursery.start_soon(serve)
+        await tls_client.do_handshake()
+        await tls_client.receive_some(1)
+    der: bytes = tls_server.getpeercert(binary_form=True)
+    return der
+
+
+def test_a_pool_file_is_private_and_survives_reloading(tmp_path: Path) -> None:
+    path = tmp_path / "ca-pool.json"
+    made = ca.load_or_make(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert ca.load_or_make(path).trust_bundle_pem == made.trust_bundle_pem
+
+
+def test_a_damaged_pool_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ca-pool.json"
+    for text in ("", "{}", '{"CAs": []}', '{"CAs": [{"ID": "1"}]}'):
+        path.write_text(text)
+        with pytest.raises(FailedPrecondition, match=r"ca-pool\.json"):
+            ca.load(path)
+
+
+def test_a_certificate_tells_who_and_where_its_holder_is() -> None:
+    pod = spiffe.PodIdentity("atelet", "node-1", "pod-1")
+    caller = spiffe.read(credentials(pool(), ROUTER, pod=pod).chain[0])
+    assert caller == spiffe.Caller(ROUTER, pod)
+
+
+def test_a_demand_names_who_came_instead() -> None:
+    der = credentials(pool(), "spiffe://cluster.local/user/eve").chain[0]
+    with pytest.raises(PermissionDenied, match="user/eve"):
+        spiffe.demand({ROUTER})(der)
+    with pytest.raises(Unauthenticated):
+        spiffe.demand({ROUTER})(None)
+
+
+def test_a_bad_signing_request_is_an_invalid_argument() -> None:
+    for csr in (b"", b"junk", b"0" * 20000):
+        with pytest.raises(InvalidArgument, match="certificate_signing_request"):
+            ca.public_key_of(csr)
+
+
+async def test_both_sides_of_a_connection_know_each_other() -> None:
+    shared = pool()
+    der = await handshake(Identity(credentials(shared, "spiffe://cluster.local/x")), Identity(credentials(shared, ROUTER)))
+    assert spiffe.read(der).spiffe_id == ROUTER
+
+
+async def test_a_certificate_of_another_authority_or_an_expired_one_is_refused() -> None:
+    shared = pool()
+    server = Identity(credentials(shared, "spiffe://cluster.local/x"))
+    old = datetime.now(UTC) - timedelta(days=9)
+    for bad in (credentials(pool("2"), ROUTER), credentials(shared, ROUTER, now=old)):
+        client = Identity(Credentials(bad.key, bad.chain, shared.trust_bundle_pem))
+        with pytest.raises(BaseException) as caught:
+            await handshake(server, client)
+        assert caught.group_contains(trio.BrokenResourceError) or isinstance(caught.value, ssl.SSLError | ExceptionGroup)
+
+
+async def test_a_renewed_identity_is_used_by_the_next_connection() -> None:
+    shared = pool()
+    server = Identity(credentials(shared, "spiffe://cluster.local/x"))
+    client = Identity(credentials(shared, "spiffe://cluster.local/before"))
+    await handshake(server, client)
+    client.renew(credentials(shared, "spiffe://cluster.local/after"))
+    assert spiffe.read(await handshake(server, client)).spiffe_id.endswith("/after")
+
+
+async def test_after_a_rotation_both_authorities_are_trusted() -> None:
+    old, new = ca.make_authority("1"), ca.make_authority("2")
+    before, after = ca.CaPool((old,)), ca.CaPool((new, old))
+    server = Identity(credentials(after, "spiffe://cluster.local/x"))
+    client = credentials(before, ROUTER)
+    await handshake(server, Identity(Credentials(client.key, client.chain, after.trust_bundle_pem)))

@@ -1,0 +1,256 @@
+"""The conformance suite of ate/store: what every backend promises. SQLite runs it on a file and on one thread."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import apsw
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ate.errors import Aborted, AlreadyExists, DataLoss, FailedPrecondition, NotFound, OutOfRange
+from ate.proto import ateapi_pb2 as pb
+from ate.store import EventType, Key, Kind, Store, open_sqlite
+
+ACTORS = Kind("actor", pb.Actor, watched=True)
+ASSIGNMENTS = Kind("assignment", pb.ActorAssignment, owner=lambda a: a.actor_template_ref.name)
+Open = Callable[[], AbstractAsyncContextManager[Store]]
+
+
+@pytest.fixture(params=["file", "inline"])
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    return lambda: open_sqlite(tmp_path / "store.db", threaded=request.param == "file")
+
+
+@pytest.fixture
+async def store(opener: Open) -> AsyncIterator[Store]:
+    async with opener() as store:
+        yield store
+
+
+def actor(name: str = "a", scope: str = "s") -> pb.Actor:
+    return pb.Actor(metadata=pb.ResourceMetadata(atespace=scope, name=name))
+
+
+async def add(store: Store, name: str, scope: str = "s") -> None:
+    await store.transact(lambda tx: tx.insert(ACTORS, Key(scope, name), actor(name, scope)))
+
+
+async def test_a_new_row_has_version_one_a_uid_and_times(store: Store) -> None:
+    await add(store, "a")
+    row = await store.get(ACTORS, Key("s", "a"))
+    assert row is not None and row.version == 1 == row.value.metadata.version
+    assert row.uid == row.value.metadata.uid != ""
+    assert row.value.metadata.create_time == row.value.metadata.update_time
+
+
+async def test_a_taken_key_is_already_exists(store: Store) -> None:
+    await add(store, "a")
+    with pytest.raises(AlreadyExists):
+        await add(store, "a")
+
+
+async def test_an_update_with_a_stale_version_or_uid_is_aborted_and_changes_nothing(store: Store) -> None:
+    await add(store, "a")
+    row = await store.get(ACTORS, Key("s", "a"))
+    assert row is not None
+    await store.transact(lambda tx: tx.update(ACTORS, row.key, row.value, uid=row.uid, version=1))
+    for uid, version in ((row.uid, 1), ("other", 2)):
+        with pytest.raises(Aborted):
+            await store.transact(lambda tx, u=uid, v=version: tx.update(ACTORS, row.key, row.value, uid=u, version=v))  # type: ignore[misc]
+    after = await store.get(ACTORS, row.key)
+    assert after is not None and after.version == 2
+    with pytest.raises(NotFound):
+        await store.transact(lambda tx: tx.update(ACTORS, Key("s", "b"), row.value, uid=row.uid, version=1))
+
+
+async def test_a_delete_honours_its_guards(store: Store) -> None:
+    await add(store, "a")
+    with pytest.raises(Aborted):
+        await store.transact(lambda tx: tx.delete(ACTORS, Key("s", "a"), uid="other"))
+    with pytest.raises(Aborted):
+        await store.transact(lambda tx: tx.delete(ACTORS, Key("s", "a"), version=7))
+    gone = await store.transact(lambda tx: tx.delete(ACTORS, Key("s", "a"), version=1))
+    assert gone.value.metadata.name == "a"
+    with pytest.raises(NotFound):
+        await store.transact(lambda tx: tx.delete(ACTORS, Key("s", "a")))
+
+
+async def test_a_failing_transaction_leaves_nothing_and_spares_its_neighbours(store: Store) -> None:
+    def broken(tx: object) -> None:
+        tx.insert(ACTORS, Key("s", "broken"), actor("broken"))  # type: ignore[attr-defined]
+        raise RuntimeError("no")
+
+    async with trio.open_nursery() as nursery:
+        for n in range(20):
+            nursery.start_soon(add, store, f"n{n}")
+        with pytest.raises(RuntimeError):
+            await store.transact(broken)
+    assert await store.get(ACTORS, Key("s", "broken")) is None
+    assert len(await store.list(ACTORS)) == 20
+
+
+async def test_concurrent_compare_and_swap_has_one_winner_a_round(store: Store) -> None:
+    await add(store, "a")
+    won = 0
+
+    async def bump() -> None:
+        nonlocal won
+        while True:
+            row = await store.get(ACTORS, Key("s", "a"))
+            assert row is not None
+            try:
+                await store.transact(lambda tx: tx.update(ACTORS, row.key, row.value, uid=row.uid, version=row.version))
+            except Aborted:
+                continue
+            won += 1
+            return
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(16):
+            nursery.start_soon(bump)
+    row = await store.get(ACTORS, Key("s", "a"))
+    assert won == 16 and row is not None and row.version == 17
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    names=st.sets(st.tuples(st.sampled_from("xyz"), st.text("abc-", min_size=1, max_size=4)), max_size=25),
+    size=st.integers(1, 7),
+)
+def test_pages_hold_every_row_once_in_key_order(names: set[tuple[str, str]], size: int) -> None:
+    async def check() -> None:
+        async with open_sqlite(":memory:", threaded=False) as store:
+            for scope, name in names:
+                await add(store, name, scope)
+            for scope_filter in (None, "y"):
+                found: list[Key] = []
+                after: Key | None = None
+                while True:
+                    page = await store.list(ACTORS, scope=scope_filter, after=after, limit=size)
+                    found += [row.key for row in page]
+                    if len(page) < size:
+                        break
+                    after = page[-1].key
+                assert found == sorted(Key(s, n) for s, n in names if scope_filter in (None, s))
+
+    trio.run(check)
+
+
+async def test_rows_are_listed_by_owner(store: Store) -> None:
+    def assign(tx: object) -> None:
+        for n, owner in enumerate(["w1", "w2", "w1"]):
+            message = pb.ActorAssignment(actor_template_ref=pb.ObjectRef(name=owner))
+            tx.insert(ASSIGNMENTS, Key("", f"a{n}"), message)  # type: ignore[attr-defined]
+
+    await store.transact(assign)
+    assert [r.key.name for r in await store.list_owned(ASSIGNMENTS, "w1")] == ["a0", "a2"]
+    assert await store.list_owned(ASSIGNMENTS, "w3") == []
+
+
+async def test_a_watch_lists_marks_then_follows(store: Store) -> None:
+    await add(store, "a")
+    await add(store, "z", "other")
+    async with store.watch(ACTORS, scope="s") as feed:
+        first = await anext(feed)
+        assert (first.type, first.row and first.row.key.name) == (EventType.ADDED, "a")
+        assert (await anext(feed)).type is EventType.BOOKMARK
+        await add(store, "b")
+        await add(store, "zz", "other")
+        await store.transact(lambda tx: tx.delete(ACTORS, Key("s", "a")))
+        added, deleted = await anext(feed), await anext(feed)
+        assert (added.type, added.row and added.row.key.name) == (EventType.ADDED, "b")
+        assert (deleted.type, deleted.row and deleted.row.key.name) == (EventType.DELETED, "a")
+        with trio.move_on_after(0.05) as scope:
+            await anext(feed)
+        assert scope.cancelled_caught
+
+
+async def test_a_watch_resumes_after_a_restart_without_a_gap(opener: Open) -> None:
+    async with opener() as store:
+        async with store.watch(ACTORS) as feed:
+            token = (await anext(feed)).resume_token
+    async with opener() as store:
+        await add(store, "a")
+        async with store.watch(ACTORS, resume_token=token) as feed:
+            event = await anext(feed)
+            assert event.type is EventType.ADDED and event.row is not None and event.row.key.name == "a"
+
+
+async def test_an_expired_or_foreign_resume_token_is_out_of_range(tmp_path: Path) -> None:
+    now = 1000.0
+    async with open_sqlite(tmp_path / "a.db", now=lambda: now, threaded=False) as store:
+        async with store.watch(ACTORS) as feed:
+            token = (await anext(feed)).resume_token
+        await add(store, "a")
+        now += 3600
+        await add(store, "b")  # trims
+        await add(store, "c")
+        with pytest.raises(OutOfRange):
+            async with store.watch(ACTORS, resume_token=token) as feed:
+                await anext(feed)
+        with pytest.raises(OutOfRange):
+            async with store.watch(ACTORS, resume_token="bm90LW91cnM") as feed:
+                await anext(feed)
+
+
+async def test_a_lease_has_one_holder_and_its_fence_stops_the_late_one(tmp_path: Path) -> None:
+    now = 1000.0
+    async with open_sqlite(tmp_path / "a.db", now=lambda: now, threaded=False) as store:
+        first = await store.acquire_lease("k", "one", 30)
+        assert first is not None and await store.acquire_lease("k", "two", 30) is None
+        assert await store.renew_lease(first, 30)
+        now += 31
+        await store.transact(lambda tx: tx.require_lease(first))  # expired, but nobody took it
+        second = await store.acquire_lease("k", "two", 30)
+        assert second is not None and second.fence > first.fence
+        with pytest.raises(Aborted):
+            await store.transact(lambda tx: tx.require_lease(first))
+        assert not await store.renew_lease(first, 30)
+        await store.release_lease(first)  # the late holder's release must not free it
+        assert await store.acquire_lease("k", "three", 30) is None
+        await store.release_lease(second)
+        third = await store.acquire_lease("k", "three", 30)
+        assert third is not None and third.fence > second.fence
+
+
+async def test_acknowledged_writes_are_there_after_reopening(opener: Open) -> None:
+    async with opener() as store:
+        await add(store, "a")
+    async with opener() as store:
+        assert await store.get(ACTORS, Key("s", "a")) is not None
+
+
+async def test_a_second_process_is_kept_out(opener: Open) -> None:
+    async with opener():
+        with pytest.raises(FailedPrecondition, match="another process"):
+            async with opener():
+                pass
+
+
+async def test_a_damaged_or_newer_file_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    async with open_sqlite(path, threaded=False) as store:
+        for n in range(200):
+            await add(store, f"n{n}")
+    raw = bytearray(path.read_bytes())
+    raw[4096 * 3 : 4096 * 3 + 2000] = b"\xff" * 2000
+    path.write_bytes(raw)
+    with pytest.raises(DataLoss, match=r"a\.db"):
+        async with open_sqlite(path, threaded=False):
+            pass
+    path.write_bytes(b"this is no database at all" * 100)
+    with pytest.raises(DataLoss):
+        async with open_sqlite(path, threaded=False):
+            pass
+    newer = tmp_path / "b.db"
+    db = apsw.Connection(str(newer))
+    db.execute("PRAGMA user_version=999")
+    db.close()
+    with pytest.raises(FailedPrecondition, match="newer ate"):
+        async with open_sqlite(newer, threaded=False):
+            pass
