@@ -91,9 +91,13 @@ def metadata_headers(metadata: MetadataLike | None) -> Headers:
         return []
     pairs = metadata.items() if isinstance(metadata, Mapping) else metadata
     try:
-        return list(encode_metadata([(key, value) for key, value in pairs]))
+        headers = list(encode_metadata([(key, value) for key, value in pairs]))
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"metadata cannot be sent: {error}") from None
+    for key, value in headers:
+        if value != value.strip():
+            raise InvalidArgument(f"metadata cannot be sent: the value of {key!r} begins or ends with a blank")
+    return headers
 
 
 def encode_timeout(seconds: float) -> str:
@@ -124,7 +128,7 @@ def status_trailers(status: Status, message: str = "", details: Sequence[Message
     if message:
         if len(message) > MAX_MESSAGE_TEXT:
             message = message[:MAX_MESSAGE_TEXT] + "…"
-        trailers.append(("grpc-message", encode_grpc_message(message)))
+        trailers.append(("grpc-message", _keep_blanks(encode_grpc_message(message))))
     if details:
         packed = status_pb2.Status(code=status.value, message=message)
         for detail in details:
@@ -168,6 +172,15 @@ def reset_status(code: int | None) -> Status:
 def frame(payload: bytes) -> bytes:
     """A message with its five-byte head, not compressed."""
     return b"\x00" + len(payload).to_bytes(4, "big") + payload
+
+
+def _keep_blanks(text: str) -> str:
+    """HTTP strips blanks around a value; percent-encoded they stay."""
+    inner = text.strip(" ")
+    if not inner:
+        return "%20" * len(text)
+    before, after = len(text) - len(text.lstrip(" ")), len(text) - len(text.rstrip(" "))
+    return "%20" * before + inner + "%20" * after
 
 
 def _decode_details(value: str | None) -> list[Message]:
