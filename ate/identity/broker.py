@@ -114,9 +114,7 @@ class _BrokerTls:
         raise NotImplementedError("the broker calls nobody")
 
 
-async def run_broker(
-    config: BrokerConfig, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-) -> None:
+async def run_broker(config: BrokerConfig, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
     """Serves until cancelled. Raises FailedPrecondition when the CA pool is unusable or the socket is in use."""
     config.directory.mkdir(parents=True, exist_ok=True, mode=0o755)
     pool = ca.load_or_make(config.directory / "ca-pool.json")
@@ -124,4 +122,8 @@ async def run_broker(
     mode = 0o666 if config.grants else 0o600
     listener = await open_unix_listener(config.socket, mode=mode, tls=_BrokerTls(config, pool))
     server = Server([IdentityBroker(config, pool)])
-    await server.serve([listener], task_status=task_status)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, [listener])
+        task_status.started()
+        await stop.wait()
+        await server.drain(1.0)

@@ -76,9 +76,7 @@ async def _ask(request: Request) -> Credentials:
 
     key = ec.generate_private_key(ec.SECP256R1())
     csr = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
-    async with Channel.unix(
-        request.directory / "broker.sock", tls=_TrustOnly(bundle), verify_peer=verify
-    ) as channel:
+    async with Channel.unix(request.directory / "broker.sock", tls=_TrustOnly(bundle), verify_peer=verify) as channel:
         answer = await IdentityBrokerStub(channel).IssueCertificate(
             pb.IssueCertificateRequest(
                 certificate_signing_request=csr.public_bytes(Encoding.DER),

@@ -74,9 +74,7 @@ def caller_of(certificate_der: bytes | None) -> Caller:
     return read(certificate_der)
 
 
-def demand(
-    ids: Collection[str], *, pod_uid: str = "", node_name: str = ""
-) -> Callable[[bytes | None], None]:
+def demand(ids: Collection[str], *, pod_uid: str = "", node_name: str = "") -> Callable[[bytes | None], None]:
     """A check that a peer's certificate bears one of `ids` (and, where given, that pod uid and node)."""
 
     def check(certificate_der: bytes | None) -> None:

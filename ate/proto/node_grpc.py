@@ -38,3 +38,31 @@ class NodeRegistryStub:
             node_pb2.RegisterNodeRequest,
             node_pb2.RegisterNodeResponse,
         )
+
+
+class ActorLogsBase(abc.ABC):
+
+    @abc.abstractmethod
+    async def ReadActorLogs(self, stream: 'grpclib.server.Stream[node_pb2.ReadActorLogsRequest, node_pb2.ReadActorLogsResponse]') -> None:
+        pass
+
+    def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
+        return {
+            '/ate.node.v1.ActorLogs/ReadActorLogs': grpclib.const.Handler(
+                self.ReadActorLogs,
+                grpclib.const.Cardinality.UNARY_STREAM,
+                node_pb2.ReadActorLogsRequest,
+                node_pb2.ReadActorLogsResponse,
+            ),
+        }
+
+
+class ActorLogsStub:
+
+    def __init__(self, channel: grpclib.client.Channel) -> None:
+        self.ReadActorLogs = grpclib.client.UnaryStreamMethod(
+            channel,
+            '/ate.node.v1.ActorLogs/ReadActorLogs',
+            node_pb2.ReadActorLogsRequest,
+            node_pb2.ReadActorLogsResponse,
+        )

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\nnode.proto\x12\x0b\x61te.node.v1\"m\n\x13RegisterNodeRequest\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12!\n\x19local_snapshot_actor_uids\x18\x04 \x03(\t\"1\n\x14RegisterNodeResponse\x12\x19\n\x11heartbeat_seconds\x18\x01 \x01(\x05\"X\n\x04Node\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x1b\n\x13last_seen_unix_nano\x18\x04 \x01(\x03\x32\x63\n\x0cNodeRegistry\x12S\n\x0cRegisterNode\x12 .ate.node.v1.RegisterNodeRequest\x1a!.ate.node.v1.RegisterNodeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\nnode.proto\x12\x0b\x61te.node.v1\"m\n\x13RegisterNodeRequest\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12!\n\x19local_snapshot_actor_uids\x18\x04 \x03(\t\"1\n\x14RegisterNodeResponse\x12\x19\n\x11heartbeat_seconds\x18\x01 \x01(\x05\"X\n\x04Node\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x1b\n\x13last_seen_unix_nano\x18\x04 \x01(\x03\"r\n\x14ReadActorLogsRequest\x12\x10\n\x08\x61tespace\x18\x01 \x01(\t\x12\x12\n\nactor_name\x18\x02 \x01(\t\x12\x11\n\tactor_uid\x18\x03 \x01(\t\x12\x11\n\tcontainer\x18\x04 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\"8\n\x15ReadActorLogsResponse\x12\x11\n\tcontainer\x18\x01 \x01(\t\x12\x0c\n\x04line\x18\x02 \x01(\t2c\n\x0cNodeRegistry\x12S\n\x0cRegisterNode\x12 .ate.node.v1.RegisterNodeRequest\x1a!.ate.node.v1.RegisterNodeResponse2e\n\tActorLogs\x12X\n\rReadActorLogs\x12!.ate.node.v1.ReadActorLogsRequest\x1a\".ate.node.v1.ReadActorLogsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,6 +37,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTERNODERESPONSE']._serialized_end=187
   _globals['_NODE']._serialized_start=189
   _globals['_NODE']._serialized_end=277
-  _globals['_NODEREGISTRY']._serialized_start=279
-  _globals['_NODEREGISTRY']._serialized_end=378
+  _globals['_READACTORLOGSREQUEST']._serialized_start=279
+  _globals['_READACTORLOGSREQUEST']._serialized_end=393
+  _globals['_READACTORLOGSRESPONSE']._serialized_start=395
+  _globals['_READACTORLOGSRESPONSE']._serialized_end=451
+  _globals['_NODEREGISTRY']._serialized_start=453
+  _globals['_NODEREGISTRY']._serialized_end=552
+  _globals['_ACTORLOGS']._serialized_start=554
+  _globals['_ACTORLOGS']._serialized_end=655
 # @@protoc_insertion_point(module_scope)

@@ -35,3 +35,25 @@ class Node(_message.Message):
     boot_id: str
     last_seen_unix_nano: int
     def __init__(self, node_name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., last_seen_unix_nano: _Optional[int] = ...) -> None: ...
+
+class ReadActorLogsRequest(_message.Message):
+    __slots__ = ("atespace", "actor_name", "actor_uid", "container", "follow")
+    ATESPACE_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_NAME_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_UID_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    atespace: str
+    actor_name: str
+    actor_uid: str
+    container: str
+    follow: bool
+    def __init__(self, atespace: _Optional[str] = ..., actor_name: _Optional[str] = ..., actor_uid: _Optional[str] = ..., container: _Optional[str] = ..., follow: _Optional[bool] = ...) -> None: ...
+
+class ReadActorLogsResponse(_message.Message):
+    __slots__ = ("container", "line")
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    container: str
+    line: str
+    def __init__(self, container: _Optional[str] = ..., line: _Optional[str] = ...) -> None: ...

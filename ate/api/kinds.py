@@ -1,0 +1,40 @@
+"""The kinds of rows the api role keeps, and how a resource's name becomes a key."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ate.names import Ref
+from ate.proto import ateapi_pb2 as pb
+from ate.proto import node_pb2
+from ate.store import Key, Kind
+
+IN_TRANSITION: Final = frozenset(
+    {
+        pb.ACTOR_STATE_RESUMING,
+        pb.ACTOR_STATE_SUSPENDING,
+        pb.ACTOR_STATE_PAUSING,
+        pb.ACTOR_STATE_REVERTING,
+        pb.ACTOR_STATE_DELETING,
+    }
+)
+TRANSITION: Final = "in-transition"
+"""Owner under which actors with unfinished workflows are found after a restart, however many others there are."""
+
+ATESPACES: Final = Kind("atespace", pb.Atespace)
+TEMPLATES: Final = Kind("actor-template", pb.ActorTemplate, watched=True)
+ACTORS: Final = Kind(
+    "actor", pb.Actor, watched=True, owner=lambda actor: TRANSITION if actor.status.state in IN_TRANSITION else ""
+)
+TAGS: Final = Kind("tag", pb.Tag)
+WORKERS: Final = Kind("worker", pb.Worker, watched=True)
+ASSIGNMENTS: Final = Kind("assignment", pb.ActorAssignment, owner=lambda assignment: assignment.metadata.name)
+"""One actor's claim on a worker. Scope: the worker's name; name and owner: the actor's uid."""
+POOLS: Final = Kind("worker-pool", pb.WorkerPool, watched=True)
+CONFIGS: Final = Kind("sandbox-config", pb.SandboxRuntimeConfig)
+NODES: Final = Kind("node", node_pb2.Node, has_metadata=False)
+
+
+def key_of(ref: pb.ObjectRef | pb.ResourceMetadata | Ref) -> Key:
+    """Key of the resource a reference (or a resource's own metadata) names."""
+    return Key(ref.atespace, ref.name)

@@ -1,0 +1,91 @@
+"""Finishes what was interrupted: actors in transition without anybody working on them, and epochs not dealt with.
+
+It looks once at start and then every few seconds. A workflow that cannot finish (its node is away) is entered again
+and again, with growing pauses, until it ends in a state that people can act on.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from ate.api.context import Context
+from ate.api.kinds import ACTORS, ASSIGNMENTS, TRANSITION, WORKERS, key_of
+from ate.api.workflows import resume, revert, steps, suspend
+from ate.api.workflows import workers as worker_workflows
+from ate.errors import AteError, NotFound
+from ate.log import Logger
+from ate.names import Ref
+from ate.proto import ateapi_pb2 as pb
+from ate.store import Key, Row
+
+log = Logger("ate.api")
+
+INTERVAL = 2.0
+"""Seconds between looks: with a step's own time it keeps recovery well under the promised 30 s."""
+_MOST_PAUSE = 30.0
+
+
+class Recovery:
+    """Use `run` in a nursery of the role."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._pauses: dict[str, tuple[float, float]] = {}
+        """actor uid -> (not before this trio time, the pause after that)."""
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._workers()
+                await self._actors(nursery)
+                await trio.sleep(INTERVAL)
+
+    async def _workers(self) -> None:
+        for row in await self._ctx.store.list(WORKERS):
+            if row.value.status.observed_epoch < row.value.epoch:
+                await worker_workflows.observe_epoch(self._ctx, row.key.name)
+        after: Key | None = None
+        while page := await self._ctx.store.list(ASSIGNMENTS, after=after):
+            for claim in page:
+                await self._stale_claim(claim)
+            after = page[-1].key
+
+    async def _stale_claim(self, claim: Row[pb.ActorAssignment]) -> None:
+        """A claim whose actor is gone or points elsewhere is given back; one just being made is left alone."""
+        actor = await self._ctx.store.get(ACTORS, key_of(claim.value.actor))
+        known = actor is not None and actor.uid == claim.value.actor_uid
+        if actor is not None and known and actor.value.status.worker_assignment.worker.name == claim.key.scope:
+            return
+        await worker_workflows.give_back(self._ctx, claim)
+        log.warning("stale claim given back", worker=claim.key.scope, actor=str(key_of(claim.value.actor)))
+
+    async def _actors(self, nursery: trio.Nursery) -> None:
+        rows = await self._ctx.store.list_owned(ACTORS, TRANSITION)
+        waiting = {row.uid for row in rows}
+        self._pauses = {uid: pause for uid, pause in self._pauses.items() if uid in waiting}
+        for row in rows:
+            ref = Ref(row.key.scope, row.key.name)
+            not_before, _ = self._pauses.get(row.uid, (0.0, 0.0))
+            if not self._ctx.operations.busy(steps.lease_key(ref)) and trio.current_time() >= not_before:
+                nursery.start_soon(self._finish, row, ref)
+
+    async def _finish(self, row: Row[pb.Actor], ref: Ref) -> None:
+        state = row.value.status.state
+        try:
+            if state == pb.ACTOR_STATE_RESUMING:
+                await resume.resume(self._ctx, ref)
+            elif state == pb.ACTOR_STATE_SUSPENDING:
+                await suspend.suspend(self._ctx, ref)
+            elif state == pb.ACTOR_STATE_PAUSING:
+                await suspend.pause(self._ctx, ref)
+            elif state == pb.ACTOR_STATE_REVERTING:
+                await revert.revert(self._ctx, ref)
+            elif state == pb.ACTOR_STATE_DELETING:
+                await revert.delete(self._ctx, ref, any_state=True, options=pb.DeleteOptions())
+            log.info("interrupted work finished", actor=str(ref), was=pb.ActorState.Name(state))
+        except NotFound:
+            pass
+        except AteError as error:
+            pause = min(max(2 * self._pauses.get(row.uid, (0.0, 0.5))[1], 1.0), _MOST_PAUSE)
+            self._pauses[row.uid] = (trio.current_time() + pause, pause)
+            log.warning("interrupted work not finished yet", actor=str(ref), state=state, error=error.message)

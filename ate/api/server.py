@@ -1,0 +1,84 @@
+"""The api role: opens the store, serves the services, and runs the loops that finish what was begun."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from ate import objects
+from ate.api import atespaces
+from ate.api.callers import Gate
+from ate.api.context import Context
+from ate.api.control import Control
+from ate.api.golden import Golden
+from ate.api.nodes import open_nodes
+from ate.api.recovery import Recovery
+from ate.api.services import ActorIdentity, ActorLogs, Debug, NodeRegistry, Provider, WorkerService
+from ate.api.worker_cache import WorkerCache
+from ate.api.workflows.operations import LONGEST, Operations
+from ate.identity.tls import Identity
+from ate.log import Logger
+from ate.names import new_uid
+from ate.rpc import Server, open_tcp_listener
+from ate.store import open_sqlite
+
+log = Logger("ate.api")
+
+
+@dataclass(frozen=True)
+class ApiConfig:
+    """`listen_port` 0 picks a free one. `drain_timeout` in seconds: how long calls in flight may take at a stop."""
+
+    store: Path
+    listen_host: str = "127.0.0.1"
+    listen_port: int = 7443
+    trust_domain: str = "cluster.local"
+    debug: bool = False
+    drain_timeout: float = 15.0
+
+
+async def run_api(
+    config: ApiConfig,
+    identity: Identity,
+    stop: trio.Event,
+    *,
+    wall_clock: Callable[[], float] = time.time,
+    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves until `stop` is set, then drains; `task_status` gets the port once it serves."""
+    config.store.parent.mkdir(parents=True, exist_ok=True)
+    async with (
+        open_sqlite(config.store, now=wall_clock) as store,
+        open_nodes(store, identity, config.trust_domain) as nodes,
+        trio.open_nursery() as nursery,
+    ):
+        workers = WorkerCache(store)
+        operations = Operations(store, nursery, new_uid())
+        ctx = Context(store, nodes, objects, workers, operations, wall_clock=wall_clock)
+        await atespaces.ensure_golden(ctx)
+        nursery.start_soon(workers.run)
+        nursery.start_soon(Golden(ctx, nursery).run)
+        nursery.start_soon(Recovery(ctx).run)
+        gate = Gate(config.trust_domain)
+        services = [
+            Control(ctx, gate),
+            Provider(ctx, gate),
+            WorkerService(ctx),
+            ActorIdentity(),
+            NodeRegistry(ctx),
+            ActorLogs(ctx),
+        ]
+        if config.debug:
+            services.append(Debug(ctx))
+        server = Server(services, interceptors=[gate], max_deadline=LONGEST)
+        listener = await open_tcp_listener(config.listen_host, config.listen_port, tls=identity)
+        log.info("api is serving", address=f"{config.listen_host}:{listener.port}")
+        await nursery.start(server.serve, [listener])
+        task_status.started(listener.port)
+        await stop.wait()
+        await server.drain(config.drain_timeout)
+        nursery.cancel_scope.cancel()

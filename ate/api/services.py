@@ -1,0 +1,174 @@
+"""The smaller services of the api role: Provider, WorkerService, NodeRegistry, ActorLogs, Debug, ActorIdentity."""
+
+from __future__ import annotations
+
+from ate import names
+from ate.api import provider, workers
+from ate.api.actors import ref_of
+from ate.api.callers import Gate, node_of
+from ate.api.context import Context
+from ate.api.control import checked
+from ate.api.nodes import HEARTBEAT_SECONDS
+from ate.api.validation.problems import Problems, reject_unknown_fields
+from ate.api.workflows import steps, suspend
+from ate.errors import InvalidArgument, NotFound, PermissionDenied, Unimplemented
+from ate.identity import spiffe
+from ate.proto import ateapi_pb2 as pb
+from ate.proto import node_pb2
+from ate.proto.ateapi_grpc import ActorIdentityBase, DebugBase, ProviderBase, WorkerServiceBase
+from ate.proto.node_grpc import ActorLogsBase, NodeRegistryBase
+from ate.rpc import Call, server_streaming
+
+
+class Provider(ProviderBase):
+    """Worker pools and sandbox runtimes."""
+
+    def __init__(self, ctx: Context, gate: Gate) -> None:
+        self._ctx, self._gate = ctx, gate
+
+    @checked
+    async def CreateWorkerPool(self, request: pb.CreateWorkerPoolRequest, call: Call) -> pb.WorkerPool:
+        return await provider.create_pool(self._ctx, request)
+
+    @checked
+    async def GetWorkerPool(self, request: pb.GetWorkerPoolRequest, call: Call) -> pb.WorkerPool:
+        return await provider.get_pool(self._ctx, request)
+
+    @checked
+    async def UpdateWorkerPool(self, request: pb.UpdateWorkerPoolRequest, call: Call) -> pb.WorkerPool:
+        caller = spiffe.caller_of(call.peer.certificate).spiffe_id
+        return await provider.update_pool(self._ctx, request, may_set_status=caller == self._gate.controller)
+
+    @checked
+    async def DeleteWorkerPool(self, request: pb.DeleteWorkerPoolRequest, call: Call) -> pb.WorkerPool:
+        return await provider.delete_pool(self._ctx, request)
+
+    @checked
+    async def ListWorkerPools(self, request: pb.ListWorkerPoolsRequest, call: Call) -> pb.ListWorkerPoolsResponse:
+        return await provider.list_pools(self._ctx, request)
+
+    @checked
+    async def CreateSandboxConfig(self, request: pb.CreateSandboxConfigRequest, call: Call) -> pb.SandboxRuntimeConfig:
+        return await provider.create_config(self._ctx, request)
+
+    @checked
+    async def GetSandboxConfig(self, request: pb.GetSandboxConfigRequest, call: Call) -> pb.SandboxRuntimeConfig:
+        return await provider.get_config(self._ctx, request)
+
+    @checked
+    async def UpdateSandboxConfig(self, request: pb.UpdateSandboxConfigRequest, call: Call) -> pb.SandboxRuntimeConfig:
+        return await provider.update_config(self._ctx, request)
+
+    @checked
+    async def DeleteSandboxConfig(self, request: pb.DeleteSandboxConfigRequest, call: Call) -> pb.SandboxRuntimeConfig:
+        return await provider.delete_config(self._ctx, request)
+
+    @checked
+    async def ListSandboxConfigs(
+        self, request: pb.ListSandboxConfigsRequest, call: Call
+    ) -> pb.ListSandboxConfigsResponse:
+        return await provider.list_configs(self._ctx, request)
+
+
+class WorkerService(WorkerServiceBase):
+    """Calls of the node agents, each confined to its own node."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    @checked
+    async def SetWorkerCapacity(self, request: pb.SetWorkerCapacityRequest, call: Call) -> pb.SetWorkerCapacityResponse:
+        worker = await workers.set_capacity(self._ctx, request, node_of(call))
+        return pb.SetWorkerCapacityResponse(worker=worker)
+
+    @checked
+    async def RequestActorSuspend(
+        self, request: pb.RequestActorSuspendRequest, call: Call
+    ) -> pb.RequestActorSuspendResponse:
+        name = workers.name_of(request.HasField("worker"), request.worker)
+        ref = ref_of(request.HasField("actor"), request.actor)
+        problems = Problems()
+        problems.uuid("actor_uid", request.actor_uid)
+        problems.raise_if_any()
+        actor = await steps.load(self._ctx, ref, uid=request.actor_uid)
+        if actor.value.status.worker_assignment.node_name != node_of(call):
+            raise NotFound(f"worker {name} does not hold actor {ref}")
+        suspended = await suspend.suspend(self._ctx, ref, worker=name, uid=request.actor_uid)
+        return pb.RequestActorSuspendResponse(actor=suspended)
+
+    @checked
+    async def MintAteomActorCertificate(
+        self, request: pb.MintAteomActorCertificateRequest, call: Call
+    ) -> pb.MintAteomActorCertificateResponse:
+        raise Unimplemented("MintAteomActorCertificate is not implemented yet")
+
+
+class ActorIdentity(ActorIdentityBase):
+    """Actor credentials; come with the identity work."""
+
+    @checked
+    async def MintJWT(self, request: pb.MintJWTRequest, call: Call) -> pb.MintJWTResponse:
+        raise Unimplemented("MintJWT is not implemented yet")
+
+    @checked
+    async def MintCert(self, request: pb.MintCertRequest, call: Call) -> pb.MintCertResponse:
+        raise Unimplemented("MintCert is not implemented yet")
+
+
+class NodeRegistry(NodeRegistryBase):
+    """Where node agents make themselves known."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    @checked
+    async def RegisterNode(self, request: node_pb2.RegisterNodeRequest, call: Call) -> node_pb2.RegisterNodeResponse:
+        if request.node_name != node_of(call):
+            raise PermissionDenied(f"the caller speaks for node {node_of(call)}, not {request.node_name}")
+        host, colon, port = request.address.rpartition(":")
+        if not host or not colon or not port.isdigit():
+            raise InvalidArgument(f"address: {request.address!r} is not host:port")
+        node = node_pb2.Node(
+            node_name=request.node_name,
+            address=request.address,
+            boot_id=request.boot_id,
+            last_seen_unix_nano=int(self._ctx.wall_clock() * 1e9),
+        )
+        await self._ctx.nodes.register(node)
+        return node_pb2.RegisterNodeResponse(heartbeat_seconds=HEARTBEAT_SECONDS)
+
+
+class ActorLogs(ActorLogsBase):
+    """What actors printed, relayed from the node that keeps it: where the actor runs, or last ran."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    @server_streaming
+    async def ReadActorLogs(self, request: node_pb2.ReadActorLogsRequest, call: Call) -> None:
+        reject_unknown_fields(request)
+        if not names.is_short(request.atespace) or not names.is_short(request.actor_name):
+            raise InvalidArgument("atespace, actor_name: both are required")
+        ref = names.Ref(request.atespace, request.actor_name)
+        actor = await steps.load(self._ctx, ref)
+        request.actor_uid = actor.uid
+        assigned = actor.value.status.worker_assignment.node_name
+        nodes = [assigned] if assigned else sorted(await self._ctx.nodes.all())
+        for node in nodes:
+            stub = await self._ctx.nodes.logs(node)
+            async with stub.ReadActorLogs.open() as stream:
+                await stream.send_message(request, end=True)
+                async for line in stream:
+                    await call.send(line)
+
+
+class Debug(DebugBase):
+    """Test helpers, served only where they were asked for."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    @checked
+    async def DebugClear(self, request: pb.DebugClearRequest, call: Call) -> pb.DebugClearResponse:
+        await self._ctx.store.clear()
+        return pb.DebugClearResponse()

@@ -1,0 +1,72 @@
+"""Workers in memory, fed by the store's change feed: what the scheduler looks at instead of the disk.
+
+It may be a moment behind; the claim's transaction re-checks everything, and `apply` lets a writer put in what it just
+wrote so that its own next choice is not stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import trio
+
+from ate.api.kinds import WORKERS
+from ate.errors import OutOfRange
+from ate.proto import ateapi_pb2 as pb
+from ate.store import EventType, Row, Store
+
+
+class WorkerCache:
+    """`run` keeps it current; `ready` is set after the first listing."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._workers: dict[str, Row[pb.Worker]] = {}
+        self.ready = trio.Event()
+        self._changed = trio.Event()
+
+    def all(self) -> Iterable[pb.Worker]:
+        return (row.value for row in self._workers.values())
+
+    def apply(self, row: Row[pb.Worker]) -> None:
+        """Takes a row that was just read or written, unless a newer one is known."""
+        known = self._workers.get(row.key.name)
+        if known is None or known.uid != row.uid or known.version < row.version:
+            self._workers[row.key.name] = row
+            self._wake()
+
+    def forget(self, name: str) -> None:
+        """The row was found missing."""
+        self._workers.pop(name, None)
+
+    async def wait_change(self) -> None:
+        """Returns at the next change of any worker."""
+        await self._changed.wait()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    async def run(self) -> None:
+        """Follows the feed until cancelled, listing anew whenever it was left behind."""
+        while True:
+            listed: set[str] = set()
+            try:
+                async with self._store.watch(WORKERS) as feed:
+                    async for event in feed:
+                        if event.type is EventType.BOOKMARK and not self.ready.is_set():
+                            self.ready.set()
+                        if event.type is EventType.BOOKMARK:
+                            for gone in set(self._workers) - listed:
+                                self.forget(gone)
+                        elif event.row is not None:
+                            listed.add(event.row.key.name)
+                            if event.type is EventType.DELETED:
+                                known = self._workers.get(event.row.key.name)
+                                if known is not None and known.uid == event.row.uid:
+                                    self.forget(event.row.key.name)
+                                self._wake()
+                            else:
+                                self.apply(event.row)
+            except OutOfRange:
+                continue

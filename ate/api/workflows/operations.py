@@ -1,0 +1,100 @@
+"""One operation per resource at a time, here and (by lease) in any other process; it outlives the caller who asked.
+
+A second caller for the same operation joins it and gets its result; one for another operation is ABORTED. A caller
+that leaves (deadline, lost connection) does not stop the work: a half-done resume would cost more than a finished one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import outcome
+import trio
+
+from ate.errors import Aborted, DeadlineExceeded, Unavailable
+from ate.log import Logger
+from ate.store import Lease, Store
+
+log = Logger("ate.api")
+T = TypeVar("T")
+
+LEASE_TTL = 30.0
+"""Seconds; renewed at a third of it. The reference's figure (section 3)."""
+LONGEST = 600.0
+"""Seconds after which an operation is given up (the longest RPC deadline); recovery enters it again."""
+
+
+class _Flight:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.done = trio.Event()
+        self.result: outcome.Outcome[Any] | None = None
+
+
+class Operations:
+    """Runs operations in `nursery`, which lives as long as the role."""
+
+    def __init__(self, store: Store, nursery: trio.Nursery, holder: str) -> None:
+        self._store, self._nursery, self._holder = store, nursery, holder
+        self._flights: dict[str, _Flight] = {}
+
+    def busy(self, key: str) -> bool:
+        """Whether an operation on `key` runs in this process."""
+        return key in self._flights
+
+    async def run(self, key: str, name: str, work: Callable[[Lease], Awaitable[T]]) -> T:
+        """The result of `work`, or of the same operation already under way.
+
+        Cancelling the caller leaves the work running. Aborted when another operation holds the resource.
+        """
+        flight = self._flights.get(key)
+        if flight is not None and flight.name != name:
+            raise Aborted(f"another operation ({flight.name}) is in progress for {key}: retry in a moment")
+        if flight is None:
+            flight = self._flights[key] = _Flight(name)
+            self._nursery.start_soon(self._fly, key, flight, work)
+        await flight.done.wait()
+        assert flight.result is not None
+        value: T = flight.result.unwrap()
+        return value
+
+    async def _fly(self, key: str, flight: _Flight, work: Callable[[Lease], Awaitable[Any]]) -> None:
+        try:
+            flight.result = await outcome.acapture(self._leased, key, work)
+        finally:
+            if flight.result is None:  # cancelled: the role is going down
+                flight.result = outcome.Error(Unavailable(f"the control plane stopped during {flight.name} of {key}"))
+            del self._flights[key]
+            flight.done.set()
+
+    async def _leased(self, key: str, work: Callable[[Lease], Awaitable[T]]) -> T:
+        lease = await self._store.acquire_lease(key, self._holder, LEASE_TTL)
+        if lease is None:
+            raise Aborted(f"another operation is in progress for {key}: retry in a moment")
+        lost = False
+
+        async def renew(scope: trio.CancelScope) -> None:
+            nonlocal lost
+            while True:
+                await trio.sleep(LEASE_TTL / 3)
+                if not await self._store.renew_lease(lease, LEASE_TTL):
+                    lost = True
+                    scope.cancel()
+                    return
+
+        result: outcome.Outcome[T] | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(renew, nursery.cancel_scope)
+                with trio.move_on_after(LONGEST):
+                    result = await outcome.acapture(work, lease)
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._store.release_lease(lease)
+        if lost:
+            raise Aborted(f"the lease of {key} was lost to another operation")
+        if result is None:
+            raise DeadlineExceeded(f"an operation on {key} did not end within {LONGEST:g} s")
+        return result.unwrap()

@@ -1,0 +1,243 @@
+"""ResumeActor: claim a worker, start the actor there from its newest state, mark it RUNNING.
+
+SUSPENDED or PAUSED -> RESUMING -> RUNNING. The sources in order: local snapshot of a pause (its nodes only), external
+snapshot, boot from the images. Entered again while RESUMING it goes on with the claim it holds; the node knows the
+claim's id and does not start a second sandbox.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import trio
+
+from ate.api import scheduling
+from ate.api.context import Context
+from ate.api.kinds import ASSIGNMENTS, TAGS, key_of
+from ate.api.workflows import claims, node_requests, revert, steps
+from ate.errors import Aborted, AteError, FailedPrecondition, ResourceExhausted
+from ate.log import Logger
+from ate.names import Ref
+from ate.proto import ateapi_pb2 as pb
+from ate.proto import atelet_pb2 as node
+from ate.store import Key, Lease, Row
+
+log = Logger("ate.api")
+
+BIND_ATTEMPTS = 12
+"""Choices lost to other resumes before giving up; each try sees a fresher cache (reference, section 3)."""
+NODE_TIMEOUT = 300.0
+"""Seconds for one Run or Restore: a cold image pull included."""
+_FROM = (pb.ACTOR_STATE_SUSPENDED, pb.ACTOR_STATE_PAUSED, pb.ACTOR_STATE_RESUMING)
+
+
+async def resume(ctx: Context, ref: Ref, *, boot: bool = False, revert_crashed: bool = False) -> tuple[pb.Actor, bool]:
+    """The running actor, and whether this call (or the one it joined) started it.
+
+    `boot` skips the golden snapshot of an actor that has none of its own. `revert_crashed`: a routed request, for
+    which the template may ask that a crashed actor first goes back to its last good snapshot.
+    """
+    actor = await steps.load(ctx, ref)
+    if actor.value.status.state == pb.ACTOR_STATE_RUNNING:
+        return actor.value, False
+    if actor.value.status.state == pb.ACTOR_STATE_CRASHED and revert_crashed:
+        template = await steps.template_of(ctx, actor)
+        if template.value.lifecycle.on_crash == pb.ON_CRASH_REVERT:
+            await revert.revert(ctx, ref)
+
+    async def work(lease: Lease) -> tuple[pb.Actor, bool]:
+        return await _resume(ctx, ref, lease, boot)
+
+    return await ctx.operations.run(steps.lease_key(ref), "resume", work)
+
+
+async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.Actor, bool]:
+    actor = await steps.load(ctx, ref)
+    state = actor.value.status.state
+    if state == pb.ACTOR_STATE_RUNNING:
+        return actor.value, False
+    if state not in _FROM:
+        raise FailedPrecondition(_why_not(ref, actor.value))
+    template = await steps.template_of(ctx, actor)
+    config = await steps.config_of(ctx, template)
+    if state != pb.ACTOR_STATE_RESUMING:
+        actor = await _assign(ctx, actor, template, lease)
+    elif not await ctx.store.transact(lambda tx: claims.hosts(tx, actor)):
+        await steps.crash(ctx, actor, lease, "resume failed: its worker went away")
+        raise Aborted(f"actor {ref} crashed: its worker went away during the resume")
+    assigned = actor.value.status.worker_assignment
+    claim = await ctx.store.get(ASSIGNMENTS, Key(assigned.worker.name, actor.uid))
+    if claim is None:
+        raise Aborted(f"actor {ref} lost its place on worker {assigned.worker.name}: retry")
+    try:
+        await _start(ctx, actor, template, config, claim.uid, boot)
+    except steps.AMBIGUOUS as error:
+        if steps.reason_of(error) != steps.NOT_STARTED:
+            raise
+        ctx.affinity.failed(actor.uid, assigned.worker.name)
+        await steps.write_and_release(ctx, actor, lease, _back_to_sleep)
+        raise
+    except AteError as error:
+        ctx.affinity.failed(actor.uid, assigned.worker.name)
+        await _terminate(ctx, actor, template)
+        await steps.crash(ctx, actor, lease, f"resume failed: {error.message}")
+        raise
+
+    def running(value: pb.Actor) -> None:
+        value.status.state = pb.ACTOR_STATE_RUNNING
+        value.ClearField("wake_time")
+
+    actor = await steps.write(ctx, actor, lease, running)
+    ctx.affinity.ran(actor.uid, template.uid, assigned.node_name)
+    steps.log_state(actor)
+    return actor.value, True
+
+
+def _back_to_sleep(value: pb.Actor) -> None:
+    paused = value.status.HasField("local_snapshot")
+    value.status.state = pb.ACTOR_STATE_PAUSED if paused else pb.ACTOR_STATE_SUSPENDED
+
+
+def _why_not(ref: Ref, actor: pb.Actor) -> str:
+    state = pb.ActorState.Name(actor.status.state).removeprefix("ACTOR_STATE_")
+    if actor.status.state == pb.ACTOR_STATE_CRASHED:
+        return (
+            f"actor {ref} is CRASHED ({actor.status.crash.message}): revert it to its last good snapshot "
+            f"(`ate revert actor {ref.name} -a {ref.atespace}`) or delete it"
+        )
+    return f"actor {ref} is {state}: it can be resumed from SUSPENDED or PAUSED only"
+
+
+async def _assign(ctx: Context, actor: Row[pb.Actor], template: Row[pb.ActorTemplate], lease: Lease) -> Row[pb.Actor]:
+    needs = scheduling.needs_of(template.value, actor.value)
+    needs = replace(
+        needs,
+        excluded_workers=ctx.affinity.excluded(actor.uid),
+        preferred_nodes=ctx.affinity.preferred(actor.uid, template.uid),
+    )
+    if actor.value.status.HasField("local_snapshot"):
+        pinned = frozenset(actor.value.status.local_snapshot.node_vms_with_local_snapshots)
+        needs = replace(needs, pinned_nodes=pinned)
+    await ctx.workers.ready.wait()
+    resources = template.value.resources
+    for attempt in range(BIND_ATTEMPTS):
+        chosen = scheduling.choose(ctx.workers.all(), needs)
+        if chosen is None:
+            break
+        name = chosen.metadata.name
+        try:
+            bound, worker, _ = await ctx.store.transact(
+                lambda tx, name=name: claims.bind(tx, actor, name, needs, resources, lease)  # type: ignore[misc]
+            )
+        except claims.WorkerTaken as taken:
+            actor = await steps.load(ctx, Ref(actor.key.scope, actor.key.name), uid=actor.uid)
+            if taken.row is None:
+                ctx.workers.forget(name)
+            else:
+                ctx.workers.apply(taken.row)
+            await trio.sleep(min(0.015 * 2**attempt, 0.25) if attempt else 0)
+            continue
+        ctx.workers.apply(worker)
+        return bound
+    raise ResourceExhausted(_no_worker(ctx, actor, needs))
+
+
+def _no_worker(ctx: Context, actor: Row[pb.Actor], needs: scheduling.Needs) -> str:
+    workers = list(ctx.workers.all())
+    fitting = sum(scheduling.eligible(worker, needs) for worker in workers)
+    if fitting:
+        return f"no free workers available: all {fitting} workers that fit actor {actor.key} are taken"
+    pinned = f" on node {', '.join(sorted(needs.pinned_nodes))}" if needs.pinned_nodes is not None else ""
+    return (
+        f"no free workers available: none of {len(workers)} workers has class {needs.sandbox_class} and the labels "
+        f"that actor {actor.key} asks for{pinned}: apply a WorkerPool that matches"
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the actor starts from: an empty `kind` is a boot from the images."""
+
+    kind: str
+    name: str = ""
+    scope: int = 0
+
+
+def source_of(actor: pb.Actor, template_uid: str, boot: bool) -> Source:
+    """Local snapshot, else external one (durable data only after a change of template), else the images."""
+    if actor.status.HasField("local_snapshot"):
+        local = actor.status.local_snapshot
+        return Source("local", local.snapshot_name, local.content_scope)
+    if actor.status.HasField("external_snapshot"):
+        external = actor.status.external_snapshot
+        own = f"/actors/{actor.metadata.uid}/" in external.snapshot_uri
+        if boot and not own:
+            return Source("")
+        scope = external.content_scope
+        if external.actor_template_uid != template_uid:
+            scope = pb.SNAPSHOT_CONTENT_SCOPE_DATA
+        return Source("external", external.snapshot_uri, scope)
+    return Source("")
+
+
+async def _start(
+    ctx: Context,
+    actor: Row[pb.Actor],
+    template: Row[pb.ActorTemplate],
+    config: Row[pb.SandboxRuntimeConfig],
+    claim_id: str,
+    boot: bool,
+) -> None:
+    herder = await ctx.nodes.herder(actor.value.status.worker_assignment.node_name)
+    fields: dict[str, Any] = {
+        "target_ateom_uid": actor.value.status.worker_assignment.worker.name,
+        **node_requests.identity(actor, template),
+        **node_requests.sizes(template.value),
+        "spec": node_requests.workload(template.value, actor.value),
+        "sandbox_assets": node_requests.assets(template.value, config.value),
+    }
+    call: dict[str, Any] = {"timeout": NODE_TIMEOUT, "metadata": node_requests.metadata(claim_id)}
+    source = source_of(actor.value, template.uid, boot)
+    if not source.kind:
+        await herder.Run(node.RunRequest(**fields), **call)
+        return
+    scope: Any = node_requests.SCOPES[source.scope]  # type: ignore[index]
+    golden = ""
+    if scope == node.SNAPSHOT_SCOPE_DATA:
+        golden = await _golden_uri(ctx, template)
+        scope = node.SNAPSHOT_SCOPE_DATA_ON_GOLDEN if golden else scope
+    if source.kind == "local":
+        fields |= {
+            "type": node.CHECKPOINT_TYPE_LOCAL,
+            "local_config": node.LocalCheckpointConfiguration(snapshot_name=source.name),
+        }
+    else:
+        fields |= {
+            "type": node.CHECKPOINT_TYPE_EXTERNAL,
+            "external_config": node.ExternalCheckpointConfiguration(snapshot_uri=source.name),
+        }
+    await herder.Restore(node.RestoreRequest(scope=scope, golden_snapshot_uri=golden, **fields), **call)
+
+
+async def _golden_uri(ctx: Context, template: Row[pb.ActorTemplate]) -> str:
+    """URI of the golden snapshot when the template wants durable data put on top of it; empty: cold boot."""
+    if template.value.snapshots_config.on_resume.from_data != pb.RESUME_SOURCE_GOLDEN:
+        return ""
+    tag = await ctx.store.get(TAGS, key_of(template.value.status.golden_snapshot_status.golden_tag))
+    return tag.value.status.snapshot.snapshot_uri if tag is not None else ""
+
+
+async def _terminate(ctx: Context, actor: Row[pb.Actor], template: Row[pb.ActorTemplate]) -> None:
+    """Makes sure nothing of a failed start is left before its place is given to another actor.
+
+    Raises (ambiguous) when the node cannot be asked: the actor then stays RESUMING with its place, to be retried.
+    """
+    assigned = actor.value.status.worker_assignment
+    herder = await ctx.nodes.herder(assigned.node_name)
+    request = node.TerminateRequest(
+        target_ateom_uid=assigned.worker.name,
+        **node_requests.identity(actor, template),
+        spec=node_requests.workload(template.value, actor.value),
+    )
+    await herder.Terminate(request, timeout=60)

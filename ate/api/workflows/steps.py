@@ -1,0 +1,130 @@
+"""Steps the actor workflows share: loading, writing, crashing, and reading what a node's error means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from google.rpc import error_details_pb2
+
+from ate.api.context import Context
+from ate.api.kinds import ACTORS, CONFIGS, TEMPLATES, key_of
+from ate.api.workflows import claims
+from ate.errors import Aborted, AteError, Cancelled, DeadlineExceeded, FailedPrecondition, NotFound, Unavailable
+from ate.log import Logger
+from ate.names import Ref
+from ate.proto import ateapi_pb2 as pb
+from ate.store import Key, Lease, Row, Tx
+
+log = Logger("ate.api")
+
+NOT_STARTED: Final = "NOT_STARTED"
+"""ErrorInfo reason of a node: the actor was not started and nothing of it is left there."""
+STILL_RUNNING: Final = "STILL_RUNNING"
+"""ErrorInfo reason of a node: the checkpoint failed and the actor runs on, unharmed."""
+AMBIGUOUS: Final = (Unavailable, Cancelled, DeadlineExceeded)
+"""Errors after which the node may or may not have acted: the step is entered again, never undone."""
+_MAX_CRASH_MESSAGE: Final = 4096
+
+
+def lease_key(ref: Ref) -> str:
+    return f"lease:actor:{ref}"
+
+
+async def load(ctx: Context, ref: Ref, *, uid: str = "") -> Row[pb.Actor]:
+    """The stored actor. NotFound when absent (or, with `uid`, when it is another one of the same name)."""
+    row = await ctx.store.get(ACTORS, Key(ref.atespace, ref.name))
+    if row is None or (uid and row.uid != uid):
+        raise NotFound(f"actor {ref} not found")
+    return row
+
+
+async def template_of(ctx: Context, actor: Row[pb.Actor]) -> Row[pb.ActorTemplate]:
+    row = await ctx.store.get(TEMPLATES, key_of(actor.value.actor_template))
+    if row is None:
+        raise FailedPrecondition(f"actor template not found: {Ref(*_pair(actor.value.actor_template))}")
+    return row
+
+
+async def config_of(ctx: Context, template: Row[pb.ActorTemplate]) -> Row[pb.SandboxRuntimeConfig]:
+    name = template.value.sandbox_config.config_name
+    row = await ctx.store.get(CONFIGS, Key("", name))
+    if row is None:
+        raise FailedPrecondition(f"SandboxConfig {name!r} of template {template.key} not found: apply it first")
+    return row
+
+
+def _pair(ref: pb.ObjectRef) -> tuple[str, str]:
+    return ref.atespace, ref.name
+
+
+async def write(
+    ctx: Context, actor: Row[pb.Actor], lease: Lease | None, change: Callable[[pb.Actor], None]
+) -> Row[pb.Actor]:
+    """Applies `change` to the actor as it was read, and stores it if nobody else wrote in between."""
+
+    def update(tx: Tx) -> Row[pb.Actor]:
+        if lease is not None:
+            tx.require_lease(lease)
+        change(actor.value)
+        return tx.update(ACTORS, actor.key, actor.value, uid=actor.uid, version=actor.version)
+
+    return await ctx.store.transact(update)
+
+
+async def write_and_release(
+    ctx: Context, actor: Row[pb.Actor], lease: Lease | None, change: Callable[[pb.Actor], None]
+) -> Row[pb.Actor]:
+    """Like `write`, giving back the actor's place on its worker in the same transaction."""
+
+    def update(tx: Tx) -> tuple[Row[pb.Actor], Row[pb.Worker] | None]:
+        if lease is not None:
+            tx.require_lease(lease)
+        worker = claims.release(tx, actor.uid)
+        actor.value.status.ClearField("worker_assignment")
+        change(actor.value)
+        return tx.update(ACTORS, actor.key, actor.value, uid=actor.uid, version=actor.version), worker
+
+    row, worker = await ctx.store.transact(update)
+    if worker is not None:
+        ctx.workers.apply(worker)
+    return row
+
+
+async def crash(ctx: Context, actor: Row[pb.Actor], lease: Lease | None, message: str) -> Row[pb.Actor]:
+    """CRASHED, the place given back, the last good snapshot kept. In-progress names stay for revert to collect."""
+
+    def change(value: pb.Actor) -> None:
+        value.status.state = pb.ACTOR_STATE_CRASHED
+        value.status.crash.message = message[:_MAX_CRASH_MESSAGE]
+        value.status.crash.crash_time.FromNanoseconds(int(ctx.wall_clock() * 1e9))
+
+    row = await write_and_release(ctx, actor, lease, change)
+    log.warning("Actor crashed", actor=str(actor.key), actor_uid=actor.uid, reason=message)
+    return row
+
+
+def reason_of(error: AteError) -> str:
+    """The ErrorInfo reason a node gave, or empty."""
+    for detail in error.details:
+        if isinstance(detail, error_details_pb2.ErrorInfo) and detail.domain == "ate.dev":
+            return str(detail.reason)
+    return ""
+
+
+def check_guards(what: str, row: Row[Any], options: pb.DeleteOptions) -> None:
+    """Aborted when a guard of the delete does not match the stored resource."""
+    if options.uid and options.uid != row.uid:
+        raise Aborted(f"{what} has uid {row.uid}, not {options.uid}: it was deleted and created again")
+    if options.version and options.version != row.version:
+        raise Aborted(f"{what} is at version {row.version}, not {options.version}: read it again")
+
+
+def log_state(actor: Row[pb.Actor]) -> None:
+    log.info(
+        "Actor state changed",
+        actor=str(actor.key),
+        actor_uid=actor.uid,
+        state=pb.ActorState.Name(actor.value.status.state).removeprefix("ACTOR_STATE_"),
+        worker=actor.value.status.worker_assignment.worker.name,
+    )

@@ -1,0 +1,121 @@
+"""What happens to actors whose worker is lost: it was deleted, or came back with a higher epoch.
+
+Such an actor lost its memory without a suspend: it goes CRASHED, keeps its last good snapshot and gives its place back.
+"""
+
+from __future__ import annotations
+
+from ate.api.context import Context
+from ate.api.kinds import ACTORS, ASSIGNMENTS, WORKERS, key_of
+from ate.api.workflows import claims, steps
+from ate.errors import Aborted, NotFound
+from ate.log import Logger
+from ate.proto import ateapi_pb2 as pb
+from ate.store import Key, Row, Tx
+
+log = Logger("ate.api")
+
+_PAGE = 100
+
+
+async def drain(ctx: Context, name: str, *, uid: str = "") -> pb.Worker:
+    """DRAINING: no new placements. Repeating it changes nothing."""
+
+    def mark(tx: Tx) -> Row[pb.Worker]:
+        row = tx.get(WORKERS, Key("", name))
+        if row is None or (uid and row.uid != uid):
+            raise NotFound(f"worker {name} not found")
+        if row.value.status.state == pb.WORKER_STATE_DRAINING:
+            return row
+        row.value.status.state = pb.WORKER_STATE_DRAINING
+        return tx.update(WORKERS, row.key, row.value, uid=row.uid, version=row.version)
+
+    row = await ctx.store.transact(mark)
+    ctx.workers.apply(row)
+    return row.value
+
+
+async def delete(ctx: Context, name: str, options: pb.DeleteOptions) -> pb.Worker:
+    """Drains the worker, crashes the actors still on it, then removes it. Returns it as it last was."""
+    row = await ctx.store.get(WORKERS, Key("", name))
+    if row is None:
+        raise NotFound(f"worker {name} not found")
+    steps.check_guards(f"worker {name}", row, options)
+    await drain(ctx, name, uid=row.uid)
+    await _crash_claims(ctx, name, before_epoch=None, message="its worker went away")
+
+    def remove(tx: Tx) -> Row[pb.Worker]:
+        if tx.list(ASSIGNMENTS, scope=name, limit=1):
+            raise Aborted(f"worker {name} still holds an actor: retry")
+        return tx.delete(WORKERS, Key("", name), uid=row.uid)
+
+    gone = await ctx.store.transact(remove)
+    ctx.workers.forget(name)
+    log.info("worker deleted", worker=name)
+    return gone.value
+
+
+async def observe_epoch(ctx: Context, name: str) -> None:
+    """Crashes the actors placed before the worker's present epoch, then marks that epoch as dealt with."""
+    row = await ctx.store.get(WORKERS, Key("", name))
+    if row is None or row.value.status.observed_epoch >= row.value.epoch:
+        return
+    epoch = row.value.epoch
+    await _crash_claims(ctx, name, before_epoch=epoch, message="its worker restarted")
+
+    def raise_observed(tx: Tx) -> Row[pb.Worker] | None:
+        current = tx.get(WORKERS, Key("", name))
+        if current is None or current.value.status.observed_epoch >= epoch:
+            return current
+        current.value.status.observed_epoch = epoch
+        return tx.update(WORKERS, current.key, current.value, uid=current.uid, version=current.version)
+
+    current = await ctx.store.transact(raise_observed)
+    if current is not None:
+        ctx.workers.apply(current)
+
+
+async def _crash_claims(ctx: Context, worker: str, *, before_epoch: int | None, message: str) -> None:
+    while True:
+        held = await ctx.store.list(ASSIGNMENTS, scope=worker, limit=_PAGE)
+        stale = [c for c in held if before_epoch is None or c.value.worker_epoch < before_epoch]
+        for claim in stale:
+            await _crash_claim(ctx, worker, claim, message)
+        if len(held) < _PAGE or not stale:
+            return
+
+
+async def _crash_claim(ctx: Context, worker: str, claim: Row[pb.ActorAssignment], message: str) -> None:
+    """Crashes one actor if it still points here; a claim no actor points at is only given back."""
+    while True:
+        actor = await ctx.store.get(ACTORS, key_of(claim.value.actor))
+        mine = (
+            actor is not None
+            and actor.uid == claim.value.actor_uid
+            and actor.value.status.worker_assignment.worker.name == worker
+            and actor.value.status.worker_assignment.worker_epoch == claim.value.worker_epoch
+        )
+        try:
+            if not mine or actor is None:
+                await give_back(ctx, claim)
+            elif actor.value.status.state == pb.ACTOR_STATE_DELETING:
+                await steps.write_and_release(ctx, actor, None, lambda value: None)
+            else:
+                await steps.crash(ctx, actor, None, message)
+            return
+        except Aborted:
+            continue  # a workflow wrote the actor in between: look again
+
+
+async def give_back(ctx: Context, claim: Row[pb.ActorAssignment]) -> None:
+    """Removes a claim that no actor stands behind, if it still is the one that was read."""
+
+    def remove(tx: Tx) -> Row[pb.Worker] | None:
+        current = tx.get(ASSIGNMENTS, claim.key)
+        if current is None or current.uid != claim.uid:
+            return None
+        return claims.release(tx, claim.value.actor_uid)
+
+    worker = await ctx.store.transact(remove)
+    if worker is not None:
+        ctx.workers.apply(worker)
