@@ -9,12 +9,13 @@ from ate.rpc.client_stream import ClientStream
 from ate.rpc.connection import Keepalive, Tuning
 from ate.rpc.handlers import Interceptor, server_streaming, unary
 from ate.rpc.listen import Peer, RpcListener, TlsProvider, open_tcp_listener, open_unix_listener
-from ate.rpc.server import Server
+from ate.rpc.server import IServable, Server
 
 __all__ = [
     "Call",
     "Channel",
     "ClientStream",
+    "IServable",
     "Interceptor",
     "Keepalive",
     "Peer",

@@ -15,6 +15,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.exceptions import NoAvailableStreamIDError, ProtocolError
+from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes
 from hyperframe.frame import Frame, GoAwayFrame
 
@@ -48,8 +49,21 @@ class Tuning:
     )  # queued output above which we stop reading: it grows only for a flood of control frames
 
 
+class _Frames(FrameBuffer):
+    """h2 takes in all of a frame, up to 16 MiB of it, before it looks whether the frame is too long."""
+
+    def __next__(self) -> Frame:
+        if len(self._data) >= 3:
+            self._validate_frame_length(int.from_bytes(self._data[:3], "big"))
+        return super().__next__()
+
+
 class _H2(H2Connection):
     """h2 ends a connection on GOAWAY; gRPC lets the streams that the peer accepted finish."""
+
+    def __init__(self, config: H2Configuration) -> None:
+        super().__init__(config)
+        self.incoming_buffer = _Frames(server=not config.client_side)
 
     def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[events.Event]]:
         event = events.ConnectionTerminated()
@@ -83,7 +97,7 @@ class Connection:
         self._tuning = tuning
         self._on_request = on_request
         self._on_reset = on_reset
-        # Header checks of h2 end the whole connection, even for a blank at the end of a status text (C-core sends those).
+        # Header checks of h2 end the whole connection, even for a blank that ends a status text, as C-core sends it.
         # Nothing is forwarded from here, so a header out of form can only spoil its own call.
         config = H2Configuration(
             client_side=client,

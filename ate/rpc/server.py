@@ -115,9 +115,10 @@ class Server:
             on_request=on_request,
             on_reset=on_reset,
         )
-        self._connections[connection] = calls
         if self.draining.is_set():
-            connection.drain()
+            await trio.aclose_forcefully(stream)
+            return
+        self._connections[connection] = calls
         try:
             async with trio.open_nursery() as nursery:
                 await connection.run()

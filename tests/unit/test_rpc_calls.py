@@ -10,7 +10,6 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from grpclib.health.v1.health_grpc import HealthStub
 from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from rpc_echo import Echo, EchoStub, memory_channel
 
 from ate.errors import (
     AlreadyExists,
@@ -25,6 +24,7 @@ from ate.errors import (
     Unimplemented,
 )
 from ate.rpc import Channel, Server
+from tests.rpc_echo import Echo, EchoStub, memory_channel
 
 
 async def test_every_kind_of_call_answers():
