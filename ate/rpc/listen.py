@@ -52,7 +52,7 @@ class RpcListener:
         self.path = path
         self._listener = listener
         self._tls = tls
-        self._inode = path.stat().st_ino if path else None
+        self._mark = _file_mark(path) if path else None
 
     async def accept(self) -> trio.SocketStream:
         return await self._listener.accept()
@@ -77,7 +77,7 @@ class RpcListener:
         await self._listener.aclose()
         if self.path is not None:
             try:
-                if self.path.stat().st_ino == self._inode:
+                if _file_mark(self.path) == self._mark:
                     self.path.unlink()
             except FileNotFoundError:
                 pass
@@ -190,6 +190,12 @@ def _leaf(stream: trio.SSLStream[trio.SocketStream]) -> bytes | None:
 def _peer_uid(sock: trio.socket.SocketType) -> int:
     _pid, uid, _gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(uid)
+
+
+def _file_mark(path: Path) -> tuple[int, int]:
+    """Tells a socket file from a later one under its name; inode numbers alone are used again at once."""
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns
 
 
 async def _remove_stale(path: Path) -> None:
