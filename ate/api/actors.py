@@ -147,6 +147,6 @@ async def list_(ctx: Context, request: pb.ListActorsRequest) -> pb.ListActorsRes
         f"actors:{request.atespace}",
         request.page_size,
         request.page_token,
-        lambda after, limit: ctx.store.list(ACTORS, scope=request.atespace or None, after=after, limit=limit),
+        lambda after, limit: ctx.store.scan(ACTORS, scope=request.atespace or None, after=after, limit=limit),
     )
     return pb.ListActorsResponse(actors=items, next_page_token=token)

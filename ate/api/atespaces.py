@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ate.api import paging
 from ate.api.context import Context
 from ate.api.kinds import ACTORS, ATESPACES, TAGS, TEMPLATES
@@ -11,7 +13,7 @@ from ate.api.workflows import steps
 from ate.errors import AlreadyExists, FailedPrecondition, NotFound
 from ate.names import GOLDEN_ATESPACE
 from ate.proto import ateapi_pb2 as pb
-from ate.store import Key, Row, Tx
+from ate.store import Key, Kind, Row, Tx
 
 
 async def create(ctx: Context, request: pb.CreateAtespaceRequest) -> pb.Atespace:
@@ -55,8 +57,9 @@ async def delete(ctx: Context, request: pb.DeleteAtespaceRequest) -> pb.Atespace
         if row is None:
             raise NotFound(f"atespace {name} not found")
         steps.check_guards(f"atespace {name}", row, request.options)
-        for kind in (ACTORS, TEMPLATES, TAGS):
-            if tx.list(kind, scope=name, limit=1):  # type: ignore[arg-type,var-annotated]
+        kinds: tuple[Kind[Any], ...] = (ACTORS, TEMPLATES, TAGS)
+        for kind in kinds:
+            if tx.scan(kind, scope=name, limit=1):
                 raise FailedPrecondition(f"Atespace {name} is not empty: it still has an {kind.name}")
         return tx.delete(ATESPACES, row.key)
 
@@ -69,6 +72,6 @@ async def list_(ctx: Context, request: pb.ListAtespacesRequest) -> pb.ListAtespa
         "atespaces",
         request.page_size,
         request.page_token,
-        lambda after, limit: ctx.store.list(ATESPACES, after=after, limit=limit),
+        lambda after, limit: ctx.store.scan(ATESPACES, after=after, limit=limit),
     )
     return pb.ListAtespacesResponse(atespaces=items, next_page_token=token)

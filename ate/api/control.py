@@ -265,5 +265,6 @@ class Control(ControlBase):
         raise Unimplemented("DeleteAtespaceAccessPolicy is not implemented yet")
 
 
-def _type(type_: EventType) -> pb.WatchEventType.ValueType:
-    return pb.WatchEventType.ValueType(int(type_))
+def _type(type_: EventType) -> str:
+    """Event types share their numbers with the wire's."""
+    return pb.WatchEventType.Name(type_)

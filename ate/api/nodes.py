@@ -48,7 +48,7 @@ class Nodes:
         return ActorLogsStub(await self._channel(node_name))
 
     async def all(self) -> Mapping[str, node_pb2.Node]:
-        return {row.key.name: row.value for row in await self._store.list(NODES)}
+        return {row.key.name: row.value for row in await self._store.scan(NODES)}
 
     async def _channel(self, node_name: str) -> Channel:
         row = await self._store.get(NODES, Key("", node_name))

@@ -89,7 +89,7 @@ async def list_pools(ctx: Context, request: pb.ListWorkerPoolsRequest) -> pb.Lis
         "pools",
         request.page_size,
         request.page_token,
-        lambda after, limit: ctx.store.list(POOLS, after=after, limit=limit),
+        lambda after, limit: ctx.store.scan(POOLS, after=after, limit=limit),
     )
     return pb.ListWorkerPoolsResponse(worker_pools=items, next_page_token=token)
 
@@ -149,7 +149,7 @@ async def delete_config(ctx: Context, request: pb.DeleteSandboxConfigRequest) ->
 
     def remove(tx: Tx) -> Row[pb.SandboxRuntimeConfig]:
         after = None
-        while page := tx.list(TEMPLATES, after=after, limit=500):
+        while page := tx.scan(TEMPLATES, after=after, limit=500):
             for row in page:
                 if row.value.sandbox_config.config_name == name:
                     raise FailedPrecondition(f"SandboxConfig {name} is used by actor template {row.key}")
@@ -165,6 +165,6 @@ async def list_configs(ctx: Context, request: pb.ListSandboxConfigsRequest) -> p
         "sandbox-configs",
         request.page_size,
         request.page_token,
-        lambda after, limit: ctx.store.list(CONFIGS, after=after, limit=limit),
+        lambda after, limit: ctx.store.scan(CONFIGS, after=after, limit=limit),
     )
     return pb.ListSandboxConfigsResponse(sandbox_configs=items, next_page_token=token)

@@ -41,11 +41,11 @@ class Recovery:
                 await trio.sleep(INTERVAL)
 
     async def _workers(self) -> None:
-        for row in await self._ctx.store.list(WORKERS):
+        for row in await self._ctx.store.scan(WORKERS):
             if row.value.status.observed_epoch < row.value.epoch:
                 await worker_workflows.observe_epoch(self._ctx, row.key.name)
         after: Key | None = None
-        while page := await self._ctx.store.list(ASSIGNMENTS, after=after):
+        while page := await self._ctx.store.scan(ASSIGNMENTS, after=after):
             for claim in page:
                 await self._stale_claim(claim)
             after = page[-1].key
@@ -60,7 +60,7 @@ class Recovery:
         log.warning("stale claim given back", worker=claim.key.scope, actor=str(key_of(claim.value.actor)))
 
     async def _actors(self, nursery: trio.Nursery) -> None:
-        rows = await self._ctx.store.list_owned(ACTORS, TRANSITION)
+        rows = await self._ctx.store.scan_owned(ACTORS, TRANSITION)
         waiting = {row.uid for row in rows}
         self._pauses = {uid: pause for uid, pause in self._pauses.items() if uid in waiting}
         for row in rows:

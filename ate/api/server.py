@@ -23,7 +23,7 @@ from ate.api.workflows.operations import LONGEST, Operations
 from ate.identity.tls import Identity
 from ate.log import Logger
 from ate.names import new_uid
-from ate.rpc import Server, open_tcp_listener
+from ate.rpc import IServable, Server, open_tcp_listener
 from ate.store import open_sqlite
 
 log = Logger("ate.api")
@@ -64,7 +64,7 @@ async def run_api(
         nursery.start_soon(Golden(ctx, nursery).run)
         nursery.start_soon(Recovery(ctx).run)
         gate = Gate(config.trust_domain)
-        services = [
+        services: list[IServable] = [
             Control(ctx, gate),
             Provider(ctx, gate),
             WorkerService(ctx),

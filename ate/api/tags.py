@@ -82,6 +82,6 @@ async def list_(ctx: Context, request: pb.ListTagsRequest) -> pb.ListTagsRespons
         f"tags:{request.atespace}",
         request.page_size,
         request.page_token,
-        lambda after, limit: ctx.store.list(TAGS, scope=request.atespace or None, after=after, limit=limit),
+        lambda after, limit: ctx.store.scan(TAGS, scope=request.atespace or None, after=after, limit=limit),
     )
     return pb.ListTagsResponse(tags=items, next_page_token=token)

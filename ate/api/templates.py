@@ -90,6 +90,6 @@ async def list_(ctx: Context, request: pb.ListActorTemplatesRequest) -> pb.ListA
         f"templates:{request.atespace}",
         request.page_size,
         request.page_token,
-        lambda after, limit: ctx.store.list(TEMPLATES, scope=request.atespace or None, after=after, limit=limit),
+        lambda after, limit: ctx.store.scan(TEMPLATES, scope=request.atespace or None, after=after, limit=limit),
     )
     return pb.ListActorTemplatesResponse(actor_templates=items, next_page_token=token)

@@ -108,7 +108,7 @@ async def list_(ctx: Context, request: pb.ListWorkersRequest) -> pb.ListWorkersR
         "workers",
         request.page_size,
         request.page_token,
-        lambda after, limit: ctx.store.list(WORKERS, after=after, limit=limit),
+        lambda after, limit: ctx.store.scan(WORKERS, after=after, limit=limit),
     )
     return pb.ListWorkersResponse(workers=items, next_page_token=token)
 
@@ -123,7 +123,7 @@ async def list_assignments(
         f"assignments:{name}",
         request.page_size,
         request.page_token,
-        lambda after, limit: ctx.store.list(ASSIGNMENTS, scope=name, after=after, limit=limit),
+        lambda after, limit: ctx.store.scan(ASSIGNMENTS, scope=name, after=after, limit=limit),
     )
     return pb.ListWorkerActorAssignmentsResponse(actor_assignments=items, next_page_token=token)
 

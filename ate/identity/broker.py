@@ -114,8 +114,10 @@ class _BrokerTls:
         raise NotImplementedError("the broker calls nobody")
 
 
-async def run_broker(config: BrokerConfig, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-    """Serves until cancelled. Raises FailedPrecondition when the CA pool is unusable or the socket is in use."""
+async def run_broker(
+    config: BrokerConfig, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Serves until `stop` is set. Raises FailedPrecondition when the CA pool is unusable or the socket is in use."""
     config.directory.mkdir(parents=True, exist_ok=True, mode=0o755)
     pool = ca.load_or_make(config.directory / "ca-pool.json")
     ca.write_private(config.trust_bundle, pool.trust_bundle_pem, mode=0o644)

@@ -464,7 +464,7 @@ class ControlBase(abc.ABC):
 
 class ControlStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
+    def __init__(self, channel: typing.Any) -> None:
         self.CreateAtespace = grpclib.client.UnaryUnaryMethod(
             channel,
             '/ateapi.Control/CreateAtespace',
@@ -770,7 +770,7 @@ class WorkerServiceBase(abc.ABC):
 
 class WorkerServiceStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
+    def __init__(self, channel: typing.Any) -> None:
         self.SetWorkerCapacity = grpclib.client.UnaryUnaryMethod(
             channel,
             '/ateapi.WorkerService/SetWorkerCapacity',
@@ -820,7 +820,7 @@ class ActorIdentityBase(abc.ABC):
 
 class ActorIdentityStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
+    def __init__(self, channel: typing.Any) -> None:
         self.MintJWT = grpclib.client.UnaryUnaryMethod(
             channel,
             '/ateapi.ActorIdentity/MintJWT',
@@ -854,7 +854,7 @@ class DebugBase(abc.ABC):
 
 class DebugStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
+    def __init__(self, channel: typing.Any) -> None:
         self.DebugClear = grpclib.client.UnaryUnaryMethod(
             channel,
             '/ateapi.Debug/DebugClear',
@@ -972,7 +972,7 @@ class ProviderBase(abc.ABC):
 
 class ProviderStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
+    def __init__(self, channel: typing.Any) -> None:
         self.CreateWorkerPool = grpclib.client.UnaryUnaryMethod(
             channel,
             '/ateapi.Provider/CreateWorkerPool',

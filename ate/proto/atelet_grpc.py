@@ -71,7 +71,7 @@ class AteomHerderBase(abc.ABC):
 
 class AteomHerderStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
+    def __init__(self, channel: typing.Any) -> None:
         self.Run = grpclib.client.UnaryUnaryMethod(
             channel,
             '/atelet.AteomHerder/Run',
@@ -143,7 +143,7 @@ class AteomSupportBase(abc.ABC):
 
 class AteomSupportStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
+    def __init__(self, channel: typing.Any) -> None:
         self.MintActorCertificate = grpclib.client.UnaryUnaryMethod(
             channel,
             '/atelet.AteomSupport/MintActorCertificate',

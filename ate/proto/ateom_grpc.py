@@ -81,7 +81,7 @@ class AteomBase(abc.ABC):
 
 class AteomStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
+    def __init__(self, channel: typing.Any) -> None:
         self.RunWorkload = grpclib.client.UnaryUnaryMethod(
             channel,
             '/ateom.Ateom/RunWorkload',

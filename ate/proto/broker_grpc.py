@@ -41,7 +41,7 @@ class IdentityBrokerBase(abc.ABC):
 
 class IdentityBrokerStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
+    def __init__(self, channel: typing.Any) -> None:
         self.IssueCertificate = grpclib.client.UnaryUnaryMethod(
             channel,
             '/ate.identity.v1.IdentityBroker/IssueCertificate',

@@ -35,6 +35,7 @@ def generate(into: Path) -> None:
         text = path.read_text()
         for name in NAMES:  # protoc writes top-level imports; ours live in a package
             text = re.sub(rf"^import {name}_pb2", f"from ate.proto import {name}_pb2", text, flags=re.M)
+        text = text.replace("channel: grpclib.client.Channel", "channel: typing.Any")  # ours is ate.rpc.Channel
         path.write_text(re.sub(rf"\b({'|'.join(NAMES)})_pb2\.", r"\1_pb2.", text))
 
 

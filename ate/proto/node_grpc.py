@@ -31,7 +31,7 @@ class NodeRegistryBase(abc.ABC):
 
 class NodeRegistryStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
+    def __init__(self, channel: typing.Any) -> None:
         self.RegisterNode = grpclib.client.UnaryUnaryMethod(
             channel,
             '/ate.node.v1.NodeRegistry/RegisterNode',
@@ -59,7 +59,7 @@ class ActorLogsBase(abc.ABC):
 
 class ActorLogsStub:
 
-    def __init__(self, channel: grpclib.client.Channel) -> None:
+    def __init__(self, channel: typing.Any) -> None:
         self.ReadActorLogs = grpclib.client.UnaryStreamMethod(
             channel,
             '/ate.node.v1.ActorLogs/ReadActorLogs',

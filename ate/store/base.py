@@ -105,12 +105,12 @@ class Tx(ABC):
         """Removes the row; guards that are set must match. NotFound when absent, Aborted on a mismatch."""
 
     @abstractmethod
-    def list(self, kind: Kind[M], *, scope: str | None = None, after: Key | None = None, limit: int) -> list[Row[M]]:
+    def scan(self, kind: Kind[M], *, scope: str | None = None, after: Key | None = None, limit: int) -> list[Row[M]]:
         """At most `limit` rows in key order, those after `after`; `scope` None lists every scope."""
 
     @abstractmethod
-    def list_owned(self, kind: Kind[M], owner: str, *, after: Key | None = None, limit: int) -> list[Row[M]]:
-        """Like `list`, only rows whose `kind.owner` gave `owner`."""
+    def scan_owned(self, kind: Kind[M], owner: str, *, after: Key | None = None, limit: int) -> list[Row[M]]:
+        """Like `scan`, only rows whose `kind.owner` gave `owner`."""
 
     @abstractmethod
     def require_lease(self, lease: Lease) -> None:
@@ -135,12 +135,12 @@ class Store(ABC):
     async def get(self, kind: Kind[M], key: Key) -> Row[M] | None: ...
 
     @abstractmethod
-    async def list(
+    async def scan(
         self, kind: Kind[M], *, scope: str | None = None, after: Key | None = None, limit: int = 1000
     ) -> list[Row[M]]: ...
 
     @abstractmethod
-    async def list_owned(
+    async def scan_owned(
         self, kind: Kind[M], owner: str, *, after: Key | None = None, limit: int = 1000
     ) -> list[Row[M]]: ...
 

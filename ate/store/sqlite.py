@@ -110,10 +110,10 @@ class _SqliteTx(Tx):
         self._db.execute("DELETE FROM rows WHERE kind=? AND scope=? AND name=?", (kind.name, key.scope, key.name))
         return self._publish(kind, EventType.DELETED, row)
 
-    def list(self, kind: Kind[M], *, scope: str | None = None, after: Key | None = None, limit: int) -> list[Row[M]]:
+    def scan(self, kind: Kind[M], *, scope: str | None = None, after: Key | None = None, limit: int) -> list[Row[M]]:
         return _list(self._db, kind, scope, after, limit)
 
-    def list_owned(self, kind: Kind[M], owner: str, *, after: Key | None = None, limit: int) -> list[Row[M]]:
+    def scan_owned(self, kind: Kind[M], owner: str, *, after: Key | None = None, limit: int) -> list[Row[M]]:
         return _list_owned(self._db, kind, owner, after, limit)
 
     def require_lease(self, lease: Lease) -> None:
@@ -125,8 +125,16 @@ class _SqliteTx(Tx):
         if kind.watched:
             self._db.execute(
                 "INSERT INTO outbox(kind, scope, name, uid, version, type, body, at) VALUES (?,?,?,?,?,?,?,?)",
-                (kind.name, row.key.scope, row.key.name, row.uid, row.version, int(type_))
-                + (row.value.SerializeToString(), self._now()),
+                (
+                    kind.name,
+                    row.key.scope,
+                    row.key.name,
+                    row.uid,
+                    row.version,
+                    int(type_),
+                    row.value.SerializeToString(),
+                    self._now(),
+                ),
             )
         return row
 
@@ -254,12 +262,12 @@ class SqliteStore(Store):
         await trio.lowlevel.checkpoint()
         return _get(self._reader, kind, key)
 
-    async def list(
+    async def scan(
         self, kind: Kind[M], *, scope: str | None = None, after: Key | None = None, limit: int = 1000
     ) -> list[Row[M]]:
         return await self._in_lister(lambda db: _list(db, kind, scope, after, limit))
 
-    async def list_owned(
+    async def scan_owned(
         self, kind: Kind[M], owner: str, *, after: Key | None = None, limit: int = 1000
     ) -> list[Row[M]]:
         return await self._in_lister(lambda db: _list_owned(db, kind, owner, after, limit))
@@ -301,7 +309,7 @@ class SqliteStore(Store):
             seen: dict[Key, tuple[str, int]] = {}
             after: Key | None = None
             while True:
-                rows = await self.list(kind, scope=scope, after=after, limit=500)
+                rows = await self.scan(kind, scope=scope, after=after, limit=500)
                 for row in rows:
                     seen[row.key] = (row.uid, row.version)
                     yield Event(EventType.ADDED, row, "")
@@ -320,7 +328,8 @@ class SqliteStore(Store):
         while True:
             changed = self._changed  # taken before looking, so that no commit is missed in between
             batch = await self._changes(kind, scope, seq)
-            for seq, event in batch:
+            for at, event in batch:
+                seq = at
                 yield event
             if not batch:
                 await changed.wait()
@@ -329,7 +338,9 @@ class SqliteStore(Store):
         def read(db: apsw.Connection) -> list[tuple[int, Event[M]]]:
             with db:
                 (oldest,) = db.execute("SELECT coalesce(min(seq), 0) FROM outbox").fetchone()
-                (last,) = db.execute("SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name='outbox'),0)").fetchone()
+                (last,) = db.execute(
+                    "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name='outbox'),0)"
+                ).fetchone()
                 if seq + 1 < oldest or (oldest == 0 and seq < last):
                     raise OutOfRange("the resume token is older than the change feed: watch again without one")
                 rows = db.execute(
@@ -381,14 +392,15 @@ class SqliteStore(Store):
             self._writer.execute(
                 "UPDATE leases SET expires=? WHERE key=? AND fence=?", (self._now() + ttl, lease.key, lease.fence)
             )
-            return self._writer.changes() == 1
+            return bool(self._writer.changes() == 1)
 
         return await self.transact(renew)
 
     async def release_lease(self, lease: Lease) -> None:
         await self.transact(
-            lambda tx: self._writer.execute("DELETE FROM leases WHERE key=? AND fence=?", (lease.key, lease.fence))
-            and None
+            lambda tx: (
+                self._writer.execute("DELETE FROM leases WHERE key=? AND fence=?", (lease.key, lease.fence)) and None
+            )
         )
 
     async def clear(self) -> None:

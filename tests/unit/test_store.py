@@ -91,7 +91,7 @@ async def test_a_failing_transaction_leaves_nothing_and_spares_its_neighbours(st
         with pytest.raises(RuntimeError):
             await store.transact(broken)
     assert await store.get(ACTORS, Key("s", "broken")) is None
-    assert len(await store.list(ACTORS)) == 20
+    assert len(await store.scan(ACTORS)) == 20
 
 
 async def test_concurrent_compare_and_swap_has_one_winner_a_round(store: Store) -> None:
@@ -131,7 +131,7 @@ def test_pages_hold_every_row_once_in_key_order(names: set[tuple[str, str]], siz
                 found: list[Key] = []
                 after: Key | None = None
                 while True:
-                    page = await store.list(ACTORS, scope=scope_filter, after=after, limit=size)
+                    page = await store.scan(ACTORS, scope=scope_filter, after=after, limit=size)
                     found += [row.key for row in page]
                     if len(page) < size:
                         break
@@ -148,8 +148,8 @@ async def test_rows_are_listed_by_owner(store: Store) -> None:
             tx.insert(ASSIGNMENTS, Key("", f"a{n}"), message)  # type: ignore[attr-defined]
 
     await store.transact(assign)
-    assert [r.key.name for r in await store.list_owned(ASSIGNMENTS, "w1")] == ["a0", "a2"]
-    assert await store.list_owned(ASSIGNMENTS, "w3") == []
+    assert [r.key.name for r in await store.scan_owned(ASSIGNMENTS, "w1")] == ["a0", "a2"]
+    assert await store.scan_owned(ASSIGNMENTS, "w3") == []
 
 
 async def test_a_watch_lists_marks_then_follows(store: Store) -> None:

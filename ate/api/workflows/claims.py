@@ -32,7 +32,7 @@ def bind(
     worker = tx.get(WORKERS, Key("", worker_name))
     if worker is None or not scheduling.eligible(worker.value, needs) or not scheduling.has_room(worker.value, needs):
         raise WorkerTaken(worker)
-    if tx.list_owned(ASSIGNMENTS, actor.uid, limit=1):
+    if tx.scan_owned(ASSIGNMENTS, actor.uid, limit=1):
         raise Aborted(f"actor {actor.key} already holds a place on a worker: retry in a moment")
     assignment = tx.insert(
         ASSIGNMENTS,
@@ -68,7 +68,7 @@ def bind(
 def release(tx: Tx, actor_uid: str) -> Row[pb.Worker] | None:
     """Gives back every claim of the actor; the last worker's new row, for the cache. None when it held none."""
     worker = None
-    for assignment in tx.list_owned(ASSIGNMENTS, actor_uid, limit=10):
+    for assignment in tx.scan_owned(ASSIGNMENTS, actor_uid, limit=10):
         tx.delete(ASSIGNMENTS, assignment.key)
         worker = tx.get(WORKERS, Key("", assignment.key.scope))
         if worker is not None:

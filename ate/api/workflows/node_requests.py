@@ -105,7 +105,7 @@ def _system_info(source: pb.SystemInfoVolume, target: node.SystemInfoVolume) -> 
     for item in source.data_sources:
         if item.HasField("actor_metadata"):
             fields = [
-                node.ActorMetadataItem(field=node.ActorMetadataField.ValueType(entry.field), path=entry.path)
+                node.ActorMetadataItem(field=node.ActorMetadataField.Name(entry.field), path=entry.path)
                 for entry in item.actor_metadata.items
             ]
             target.data_sources.add(actor_metadata=node.ActorMetadataSource(items=fields))

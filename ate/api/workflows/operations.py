@@ -7,12 +7,13 @@ that leaves (deadline, lost connection) does not stop the work: a half-done resu
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import outcome
 import trio
 
-from ate.errors import Aborted, DeadlineExceeded, Unavailable
+from ate.errors import Aborted, DeadlineExceeded
+from ate.flights import Flights
 from ate.log import Logger
 from ate.store import Lease, Store
 
@@ -25,48 +26,26 @@ LONGEST = 600.0
 """Seconds after which an operation is given up (the longest RPC deadline); recovery enters it again."""
 
 
-class _Flight:
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.done = trio.Event()
-        self.result: outcome.Outcome[Any] | None = None
-
-
 class Operations:
     """Runs operations in `nursery`, which lives as long as the role."""
 
     def __init__(self, store: Store, nursery: trio.Nursery, holder: str) -> None:
-        self._store, self._nursery, self._holder = store, nursery, holder
-        self._flights: dict[str, _Flight] = {}
+        self._store, self._holder = store, holder
+        self._flights = Flights(nursery)
 
     def busy(self, key: str) -> bool:
         """Whether an operation on `key` runs in this process."""
-        return key in self._flights
+        return self._flights.get(key) is not None
 
     async def run(self, key: str, name: str, work: Callable[[Lease], Awaitable[T]]) -> T:
         """The result of `work`, or of the same operation already under way.
 
         Cancelling the caller leaves the work running. Aborted when another operation holds the resource.
         """
-        flight = self._flights.get(key)
-        if flight is not None and flight.name != name:
-            raise Aborted(f"another operation ({flight.name}) is in progress for {key}: retry in a moment")
-        if flight is None:
-            flight = self._flights[key] = _Flight(name)
-            self._nursery.start_soon(self._fly, key, flight, work)
-        await flight.done.wait()
-        assert flight.result is not None
-        value: T = flight.result.unwrap()
-        return value
-
-    async def _fly(self, key: str, flight: _Flight, work: Callable[[Lease], Awaitable[Any]]) -> None:
-        try:
-            flight.result = await outcome.acapture(self._leased, key, work)
-        finally:
-            if flight.result is None:  # cancelled: the role is going down
-                flight.result = outcome.Error(Unavailable(f"the control plane stopped during {flight.name} of {key}"))
-            del self._flights[key]
-            flight.done.set()
+        flight = self._flights.join_or_start(key, name, lambda: self._leased(key, work))
+        if flight.what != name:
+            raise Aborted(f"another operation ({flight.what}) is in progress for {key}: retry in a moment")
+        return await flight.wait()
 
     async def _leased(self, key: str, work: Callable[[Lease], Awaitable[T]]) -> T:
         lease = await self._store.acquire_lease(key, self._holder, LEASE_TTL)

@@ -90,7 +90,7 @@ async def _suspend(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
     return actor.value
 
 
-def commit_scope(ref: Ref, template: pb.ActorTemplate) -> pb.SnapshotContentScope.ValueType:
+def commit_scope(ref: Ref, template: pb.ActorTemplate) -> pb.SnapshotContentScope:
     """What a suspend keeps. Golden actors keep all, whatever the template says: clones need their memory."""
     return FULL if ref.atespace == GOLDEN_ATESPACE else template.snapshots_config.on_commit or FULL
 
@@ -125,7 +125,7 @@ def _drain_grace_ms(template: pb.ActorTemplate) -> int:
 
 
 async def _checkpoint(
-    ctx: Context, actor: Row[pb.Actor], template: Row[pb.ActorTemplate], scope: pb.SnapshotContentScope.ValueType
+    ctx: Context, actor: Row[pb.Actor], template: Row[pb.ActorTemplate], scope: pb.SnapshotContentScope
 ) -> None:
     assigned = actor.value.status.worker_assignment
     target = actor.value.status.in_progress_snapshot_uri
@@ -146,7 +146,7 @@ async def _checkpoint(
 
 
 async def _upload_paused(
-    ctx: Context, actor: Row[pb.Actor], template: Row[pb.ActorTemplate], scope: pb.SnapshotContentScope.ValueType
+    ctx: Context, actor: Row[pb.Actor], template: Row[pb.ActorTemplate], scope: pb.SnapshotContentScope
 ) -> None:
     local = actor.value.status.local_snapshot
     if not local.node_vms_with_local_snapshots:

@@ -45,7 +45,7 @@ async def delete(ctx: Context, name: str, options: pb.DeleteOptions) -> pb.Worke
     await _crash_claims(ctx, name, before_epoch=None, message="its worker went away")
 
     def remove(tx: Tx) -> Row[pb.Worker]:
-        if tx.list(ASSIGNMENTS, scope=name, limit=1):
+        if tx.scan(ASSIGNMENTS, scope=name, limit=1):
             raise Aborted(f"worker {name} still holds an actor: retry")
         return tx.delete(WORKERS, Key("", name), uid=row.uid)
 
@@ -77,7 +77,7 @@ async def observe_epoch(ctx: Context, name: str) -> None:
 
 async def _crash_claims(ctx: Context, worker: str, *, before_epoch: int | None, message: str) -> None:
     while True:
-        held = await ctx.store.list(ASSIGNMENTS, scope=worker, limit=_PAGE)
+        held = await ctx.store.scan(ASSIGNMENTS, scope=worker, limit=_PAGE)
         stale = [c for c in held if before_epoch is None or c.value.worker_epoch < before_epoch]
         for claim in stale:
             await _crash_claim(ctx, worker, claim, message)
