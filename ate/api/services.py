@@ -8,6 +8,7 @@ from ate.api.actors import ref_of
 from ate.api.callers import Gate, node_of
 from ate.api.context import Context
 from ate.api.control import checked
+from ate.api.kinds import ACTORS
 from ate.api.nodes import HEARTBEAT_SECONDS
 from ate.api.validation.problems import Problems, reject_unknown_fields
 from ate.api.workflows import steps, suspend
@@ -18,6 +19,7 @@ from ate.proto import node_pb2
 from ate.proto.ateapi_grpc import ActorIdentityBase, DebugBase, ProviderBase, WorkerServiceBase
 from ate.proto.node_grpc import ActorLogsBase, NodeRegistryBase
 from ate.rpc import Call, server_streaming
+from ate.store import Key
 
 
 class Provider(ProviderBase):
@@ -135,7 +137,21 @@ class NodeRegistry(NodeRegistryBase):
             last_seen_unix_nano=int(self._ctx.wall_clock() * 1e9),
         )
         await self._ctx.nodes.register(node)
-        return node_pb2.RegisterNodeResponse(heartbeat_seconds=HEARTBEAT_SECONDS)
+        answer = node_pb2.RegisterNodeResponse(heartbeat_seconds=HEARTBEAT_SECONDS)
+        for local in request.actors:
+            row = await self._ctx.store.get(ACTORS, Key(local.atespace, local.name))
+            if row is None or row.uid != local.uid:
+                answer.deleted_actor_uids.append(local.uid)
+            elif not _belongs(row.value, request.node_name):
+                answer.departed_actor_uids.append(local.uid)
+        return answer
+
+
+def _belongs(actor: pb.Actor, node_name: str) -> bool:
+    """Whether the actor is placed on the node or keeps its paused state there."""
+    status = actor.status
+    here = status.worker_assignment.node_name == node_name
+    return here or node_name in status.local_snapshot.node_vms_with_local_snapshots
 
 
 class ActorLogs(ActorLogsBase):

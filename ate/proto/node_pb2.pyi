@@ -1,28 +1,43 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterNodeRequest(_message.Message):
-    __slots__ = ("node_name", "address", "boot_id", "local_snapshot_actor_uids")
+    __slots__ = ("node_name", "address", "boot_id", "actors")
     NODE_NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
-    LOCAL_SNAPSHOT_ACTOR_UIDS_FIELD_NUMBER: _ClassVar[int]
+    ACTORS_FIELD_NUMBER: _ClassVar[int]
     node_name: str
     address: str
     boot_id: str
-    local_snapshot_actor_uids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, node_name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., local_snapshot_actor_uids: _Optional[_Iterable[str]] = ...) -> None: ...
+    actors: _containers.RepeatedCompositeFieldContainer[LocalActorRef]
+    def __init__(self, node_name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., actors: _Optional[_Iterable[_Union[LocalActorRef, _Mapping]]] = ...) -> None: ...
+
+class LocalActorRef(_message.Message):
+    __slots__ = ("atespace", "name", "uid")
+    ATESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    atespace: str
+    name: str
+    uid: str
+    def __init__(self, atespace: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[str] = ...) -> None: ...
 
 class RegisterNodeResponse(_message.Message):
-    __slots__ = ("heartbeat_seconds",)
+    __slots__ = ("heartbeat_seconds", "deleted_actor_uids", "departed_actor_uids")
     HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_ACTOR_UIDS_FIELD_NUMBER: _ClassVar[int]
+    DEPARTED_ACTOR_UIDS_FIELD_NUMBER: _ClassVar[int]
     heartbeat_seconds: int
-    def __init__(self, heartbeat_seconds: _Optional[int] = ...) -> None: ...
+    deleted_actor_uids: _containers.RepeatedScalarFieldContainer[str]
+    departed_actor_uids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, heartbeat_seconds: _Optional[int] = ..., deleted_actor_uids: _Optional[_Iterable[str]] = ..., departed_actor_uids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Node(_message.Message):
     __slots__ = ("node_name", "address", "boot_id", "last_seen_unix_nano")
@@ -57,3 +72,43 @@ class ReadActorLogsResponse(_message.Message):
     container: str
     line: str
     def __init__(self, container: _Optional[str] = ..., line: _Optional[str] = ...) -> None: ...
+
+class LocalActor(_message.Message):
+    __slots__ = ("actor_uid", "atespace", "name", "worker_uid", "operation_id", "phase", "snapshot_files", "data_snapshot_files", "runtime_json", "template_atespace", "template_name", "images")
+    class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        PHASE_UNSPECIFIED: _ClassVar[LocalActor.Phase]
+        PHASE_STARTING: _ClassVar[LocalActor.Phase]
+        PHASE_RUNNING: _ClassVar[LocalActor.Phase]
+        PHASE_CHECKPOINTED: _ClassVar[LocalActor.Phase]
+        PHASE_IDLE: _ClassVar[LocalActor.Phase]
+    PHASE_UNSPECIFIED: LocalActor.Phase
+    PHASE_STARTING: LocalActor.Phase
+    PHASE_RUNNING: LocalActor.Phase
+    PHASE_CHECKPOINTED: LocalActor.Phase
+    PHASE_IDLE: LocalActor.Phase
+    ACTOR_UID_FIELD_NUMBER: _ClassVar[int]
+    ATESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WORKER_UID_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FILES_FIELD_NUMBER: _ClassVar[int]
+    DATA_SNAPSHOT_FILES_FIELD_NUMBER: _ClassVar[int]
+    RUNTIME_JSON_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_ATESPACE_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_NAME_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
+    actor_uid: str
+    atespace: str
+    name: str
+    worker_uid: str
+    operation_id: str
+    phase: LocalActor.Phase
+    snapshot_files: _containers.RepeatedScalarFieldContainer[str]
+    data_snapshot_files: _containers.RepeatedScalarFieldContainer[str]
+    runtime_json: str
+    template_atespace: str
+    template_name: str
+    images: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, actor_uid: _Optional[str] = ..., atespace: _Optional[str] = ..., name: _Optional[str] = ..., worker_uid: _Optional[str] = ..., operation_id: _Optional[str] = ..., phase: _Optional[_Union[LocalActor.Phase, str]] = ..., snapshot_files: _Optional[_Iterable[str]] = ..., data_snapshot_files: _Optional[_Iterable[str]] = ..., runtime_json: _Optional[str] = ..., template_atespace: _Optional[str] = ..., template_name: _Optional[str] = ..., images: _Optional[_Iterable[str]] = ...) -> None: ...

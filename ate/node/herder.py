@@ -1,0 +1,414 @@
+"""AteomHerder: moves actors on and off this node's workers. The control plane calls it; it drives one ateom a call.
+
+Each operation has an id; the newest one of an actor is remembered on disk with how far it got, so a repeat (after a
+lost reply, or after this process was killed) joins the running one, goes on where it stopped, or is answered at once.
+An operation outlives its caller. A start that fails leaves nothing behind and says so (reason NOT_STARTED); a
+checkpoint that was taken is kept until it is where it belongs, however often the upload fails.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import trio
+
+from ate.errors import Aborted, AteError, DataLoss, FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from ate.flights import Flights
+from ate.log import Logger
+from ate.names import OPERATION_ID_METADATA
+from ate.node import bundles
+from ate.node.actor_dirs import ActorDirs
+from ate.node.assets import Assets, Runtime, architecture
+from ate.node.ateoms import NOT_STARTED, Ateoms, with_reason
+from ate.node.images import ImageStore
+from ate.node.local_state import CHECKPOINTED, IDLE, RUNNING, STARTING, LocalState
+from ate.node.snapshots import AssetSource, Manifest, SnapshotStore
+from ate.proto import atelet_pb2 as pb
+from ate.proto import ateom_pb2, node_pb2
+from ate.proto.atelet_grpc import AteomHerderBase
+from ate.rpc import Call, unary
+
+log = Logger("ate.node")
+
+ATEOM_TIMEOUT = 290.0
+_SCOPES = {pb.SNAPSHOT_SCOPE_FULL: "full", pb.SNAPSHOT_SCOPE_DATA: "data", pb.SNAPSHOT_SCOPE_DATA_ON_GOLDEN: "data"}
+Identified = pb.RunRequest | pb.RestoreRequest | pb.CheckpointRequest | pb.TerminateRequest
+
+
+class Herder(AteomHerderBase):
+    """See the module."""
+
+    def __init__(
+        self,
+        root: Path,
+        state: LocalState,
+        ateoms: Ateoms,
+        images: ImageStore,
+        assets: Assets,
+        snapshots: SnapshotStore,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._root, self._state, self._ateoms = root, state, ateoms
+        self._images, self._assets, self._snapshots = images, assets, snapshots
+        self._flights = Flights(nursery)
+
+    def busy(self, actor_uid: str) -> bool:
+        """Whether an operation of the actor is under way."""
+        return self._flights.get(actor_uid) is not None
+
+    # -- the calls ------------------------------------------------------------------------------------------------
+
+    @unary
+    async def Run(self, request: pb.RunRequest, call: Call) -> pb.RunResponse:
+        await self._once(request, call, "start", lambda op: self._start(request, op, None))
+        return pb.RunResponse()
+
+    @unary
+    async def Restore(self, request: pb.RestoreRequest, call: Call) -> pb.RestoreResponse:
+        await self._once(request, call, "start", lambda op: self._start(request, op, request))
+        return pb.RestoreResponse()
+
+    @unary
+    async def Checkpoint(self, request: pb.CheckpointRequest, call: Call) -> pb.CheckpointResponse:
+        grace = call.metadata.get("ate-drain-grace-ms")
+        forwarded = {"ate-drain-grace-ms": str(grace)} if grace else {}
+        await self._once(request, call, "checkpoint", lambda op: self._checkpoint(request, op, forwarded))
+        return pb.CheckpointResponse()
+
+    @unary
+    async def UploadPausedCheckpoint(
+        self, request: pb.UploadPausedCheckpointRequest, call: Call
+    ) -> pb.UploadPausedCheckpointResponse:
+        flight = self._flights.join_or_start(request.actor_uid, "upload", lambda: self._upload_paused(request))
+        if flight.what != "upload":
+            raise Aborted(f"another operation ({flight.what}) is in progress for actor {request.actor_uid}: retry")
+        await flight.wait()
+        return pb.UploadPausedCheckpointResponse()
+
+    @unary
+    async def Terminate(self, request: pb.TerminateRequest, call: Call) -> pb.TerminateResponse:
+        # Whatever the actor was doing here ends before it is taken down: a start under way would come back to life.
+        while (flight := self._flights.get(request.actor_uid)) is not None:
+            try:
+                await flight.wait()
+            except AteError as error:
+                log.info("operation ended before the terminate", actor_uid=request.actor_uid, error=error.message)
+        await self._once(request, call, "terminate", lambda op: self._terminate(request))
+        return pb.TerminateResponse()
+
+    async def _once(self, request: Identified, call: Call, what: str, work: Callable[[str], Awaitable[None]]) -> None:
+        """Runs `work` unless the same operation runs already; then that one's result counts."""
+        operation = str(call.metadata.get(OPERATION_ID_METADATA) or "")
+        try:
+            ActorDirs.of(self._root, request.actor_uid)
+        except ValueError as error:
+            raise InvalidArgument(f"actor_uid: {error}")
+        label = f"{what} {operation}"
+        flight = self._flights.join_or_start(request.actor_uid, label, lambda: work(operation))
+        if flight.what != label:
+            raise Aborted(f"another operation ({flight.what}) is in progress for actor {request.actor_uid}: retry")
+        await flight.wait()
+
+    # -- starting -------------------------------------------------------------------------------------------------
+
+    async def _start(
+        self, request: pb.RunRequest | pb.RestoreRequest, op: str, restore: pb.RestoreRequest | None
+    ) -> None:
+        known = await self._state.get(request.actor_uid)
+        repeated = known is not None and op != "" and known.operation_id == op and known.phase == RUNNING
+        if known is not None and repeated and await self.runs(known.worker_uid, request.actor_uid):
+            return
+        await self._ateoms.wait(request.target_ateom_uid)
+        dirs = ActorDirs.of(self._root, request.actor_uid)
+        record = node_pb2.LocalActor(
+            actor_uid=request.actor_uid,
+            atespace=request.atespace,
+            name=request.actor_name,
+            worker_uid=request.target_ateom_uid,
+            operation_id=op,
+            phase=STARTING,
+            template_atespace=request.actor_template_atespace,
+            template_name=request.actor_template_name,
+        )
+        await self._state.put(record)
+        try:
+            await trio.to_thread.run_sync(dirs.reset)
+            runtime = await self._prepare(request, restore, dirs, record)
+            await self._drive(request, restore, dirs, runtime, op)
+        except BaseException as error:
+            with trio.CancelScope(shield=True), trio.move_on_after(60):
+                await self._take_down(request)
+            found = _single(error)
+            if isinstance(found, Unavailable):
+                raise with_reason(found, NOT_STARTED) from error
+            if found is not None:
+                raise found from error
+            raise
+        record.phase = RUNNING
+        record.runtime_json = _runtime_json(runtime)
+        await self._state.put(record)
+        log.info(
+            "Actor restored" if restore else "Actor started", actor_uid=request.actor_uid, worker=record.worker_uid
+        )
+
+    async def _prepare(
+        self,
+        request: pb.RunRequest | pb.RestoreRequest,
+        restore: pb.RestoreRequest | None,
+        dirs: ActorDirs,
+        record: node_pb2.LocalActor,
+    ) -> Runtime:
+        """Brings assets, images and snapshot files side by side, then writes the bundles."""
+        wanted = request.sandbox_assets
+        runtime: Runtime | None = None
+
+        async with trio.open_nursery() as nursery:
+            ready = trio.Event()
+
+            def on_manifest(manifest: Manifest) -> None:
+                nonlocal wanted
+                wanted = _pinned(manifest, wanted)
+                ready.set()
+
+            if restore is None:
+                ready.set()
+            else:
+                nursery.start_soon(self._fetch, restore, dirs, on_manifest)
+            await ready.wait()
+            runtime = await self._assets.ensure(wanted)
+            images = await bundles.images_of(self._images, request.spec, runtime)
+            record.images[:] = sorted(images)
+            facts = {
+                pb.ACTOR_METADATA_FIELD_NAME: request.actor_name,
+                pb.ACTOR_METADATA_FIELD_ATESPACE: request.atespace,
+                pb.ACTOR_METADATA_FIELD_UID: request.actor_uid,
+            }
+            bundles.write(
+                dirs,
+                request.spec,
+                runtime,
+                images,
+                facts,
+                cpu_milli=request.cpu_milli,
+                memory_bytes=request.memory_bytes,
+            )
+        assert runtime is not None
+        return runtime
+
+    async def _fetch(
+        self, request: pb.RestoreRequest, dirs: ActorDirs, on_manifest: Callable[[Manifest], None]
+    ) -> None:
+        """The snapshot's verified files into the restore folder; `on_manifest` is called as soon as it is known."""
+        scope = _SCOPES[request.scope]
+        if request.type == pb.CHECKPOINT_TYPE_LOCAL:
+            folder = dirs.local_checkpoints / request.local_config.snapshot_name
+            manifest = await self._snapshots.open_local(folder)
+            on_manifest(manifest)
+            await self._snapshots.fetch_local(folder, dirs.restore, manifest, scope)
+            return
+        if request.scope == pb.SNAPSHOT_SCOPE_DATA_ON_GOLDEN:
+            golden = await self._snapshots.read_manifest(request.golden_snapshot_uri)
+            on_manifest(golden)
+            await self._snapshots.fetch(request.golden_snapshot_uri, dirs.restore, golden, "full")
+            own = await self._snapshots.read_manifest(request.external_config.snapshot_uri)
+            await self._snapshots.fetch(request.external_config.snapshot_uri, dirs.restore, own, "data")
+            return
+        uri = request.external_config.snapshot_uri
+        manifest = await self._snapshots.read_manifest(uri)
+        on_manifest(manifest)
+        await self._snapshots.fetch(uri, dirs.restore, manifest, scope)
+
+    async def _drive(
+        self,
+        request: pb.RunRequest | pb.RestoreRequest,
+        restore: pb.RestoreRequest | None,
+        dirs: ActorDirs,
+        runtime: Runtime,
+        op: str,
+    ) -> None:
+        stub = await self._ateoms.stub(request.target_ateom_uid)
+        fields = {
+            **_identity(request),
+            "runsc_path": str(runtime.runsc),
+            "spec": bundles.workload(request.spec),
+            "runtime_asset_paths": {name: str(path) for name, path in runtime.paths.items()},
+            "cpu_milli": request.cpu_milli,
+            "memory_bytes": request.memory_bytes,
+            "actor_dirs": dirs.to_proto(),
+        }
+        call = {"timeout": ATEOM_TIMEOUT, "metadata": {OPERATION_ID_METADATA: op}}
+        if restore is None:
+            await stub.RunWorkload(ateom_pb2.RunWorkloadRequest(**fields), **call)
+            return
+        await stub.RestoreWorkload(
+            ateom_pb2.RestoreWorkloadRequest(
+                snapshot_uri=restore.external_config.snapshot_uri,
+                scope=ateom_pb2.SnapshotScope.Name(restore.scope),
+                golden_snapshot_uri=restore.golden_snapshot_uri,
+                **fields,
+            ),
+            **call,
+        )
+        await trio.to_thread.run_sync(_empty, dirs.restore)
+
+    async def runs(self, worker_uid: str, actor_uid: str) -> bool:
+        """Whether the worker still runs that actor."""
+        if not await self._ateoms.alive(worker_uid):
+            return False
+        stub = await self._ateoms.stub(worker_uid)
+        try:
+            await stub.GetWorkloadStats(ateom_pb2.GetWorkloadStatsRequest(actor_uid=actor_uid), timeout=10)
+        except (NotFound, Unavailable):
+            return False
+        except FailedPrecondition:
+            return True  # it is there, and was not measured yet
+        return True
+
+    # -- stopping -------------------------------------------------------------------------------------------------
+
+    async def _terminate(self, request: pb.TerminateRequest) -> None:
+        await self._take_down(request)
+        dirs = ActorDirs.of(self._root, request.actor_uid)
+        await trio.to_thread.run_sync(dirs.wipe)
+
+    async def _take_down(self, request: pb.RunRequest | pb.RestoreRequest | pb.TerminateRequest) -> None:
+        """Nothing of the actor runs here afterwards, and only paused state and logs are left of it."""
+        record = await self._state.get(request.actor_uid)
+        workers = {request.target_ateom_uid, record.worker_uid if record else ""} - {""}
+        for worker in sorted(workers):
+            if not await self._ateoms.alive(worker):
+                continue  # its process is gone, and with it all that it ran
+            stub = await self._ateoms.stub(worker)
+            dirs = ActorDirs.of(self._root, request.actor_uid).to_proto()
+            await stub.TerminateWorkload(
+                ateom_pb2.TerminateWorkloadRequest(**_identity(request), actor_dirs=dirs), timeout=50
+            )
+        dirs = ActorDirs.of(self._root, request.actor_uid)
+        await trio.to_thread.run_sync(lambda: dirs.wipe(keep_local_checkpoints=True))
+        if record is not None:
+            record.phase, record.worker_uid = IDLE, ""
+            await self._state.put(record)
+
+    # -- saving ---------------------------------------------------------------------------------------------------
+
+    async def _checkpoint(self, request: pb.CheckpointRequest, op: str, metadata: dict[str, str]) -> None:
+        if not op:
+            op = request.external_config.snapshot_uri or request.local_config.snapshot_name
+        record = await self._state.get(request.actor_uid)
+        if record is not None and record.operation_id == op and record.phase == IDLE:
+            return  # saved before; the reply was lost
+        if record is None or record.phase not in (RUNNING, CHECKPOINTED):
+            raise FailedPrecondition(f"actor {request.atespace}/{request.actor_name} does not run on this node")
+        dirs = ActorDirs.of(self._root, request.actor_uid)
+        if record.phase == RUNNING:
+            stub = await self._ateoms.stub(request.target_ateom_uid)
+            saved = await stub.CheckpointWorkload(
+                ateom_pb2.CheckpointWorkloadRequest(
+                    **_identity(request),
+                    spec=bundles.workload(request.spec),
+                    snapshot_uri=request.external_config.snapshot_uri,
+                    scope=ateom_pb2.SnapshotScope.Name(request.scope),
+                    actor_dirs=dirs.to_proto(),
+                ),
+                timeout=ATEOM_TIMEOUT,
+                metadata={OPERATION_ID_METADATA: op, **metadata},
+            )
+            record.phase, record.operation_id = CHECKPOINTED, op
+            record.snapshot_files[:] = saved.snapshot_files
+            record.data_snapshot_files[:] = saved.data_snapshot_files
+            await self._state.put(record)
+        scope = _SCOPES[request.scope]
+        manifest = self._manifest(record, scope)
+        if request.type == pb.CHECKPOINT_TYPE_LOCAL:
+            folder = dirs.local_checkpoints / request.local_config.snapshot_name
+            await self._snapshots.save_local(folder, dirs.checkpoint, manifest)
+        else:
+            uri = request.external_config.snapshot_uri
+            await self._snapshots.save(uri, dirs.checkpoint, manifest)
+            log.info("Actor checkpointed", actor_uid=request.actor_uid, snapshot=uri)
+        keep = request.type == pb.CHECKPOINT_TYPE_LOCAL
+        record.phase, record.worker_uid = IDLE, ""
+        del record.snapshot_files[:], record.data_snapshot_files[:]
+        await self._state.put(record)
+        await trio.to_thread.run_sync(lambda: dirs.wipe(keep_local_checkpoints=keep))
+
+    def _manifest(self, record: node_pb2.LocalActor, scope: str) -> Manifest:
+        runtime = json.loads(record.runtime_json)
+        data = tuple(record.data_snapshot_files)
+        return Manifest(
+            sandbox_class=runtime["sandboxClass"],
+            assets={name: AssetSource(**asset) for name, asset in runtime["assets"].items()},
+            pause_image=runtime["pauseImage"],
+            atespace=record.atespace,
+            actor_name=record.name,
+            actor_uid=record.actor_uid,
+            template_atespace=record.template_atespace,
+            template_name=record.template_name,
+            file_names=data if scope == "data" else tuple(record.snapshot_files),
+            data_file_names=data,
+            scope=scope,
+        )
+
+    async def _upload_paused(self, request: pb.UploadPausedCheckpointRequest) -> None:
+        dirs = ActorDirs.of(self._root, request.actor_uid)
+        folder = dirs.local_checkpoints / request.local_snapshot_name
+        uri = request.destination_snapshot_uri
+        if not folder.exists():
+            try:  # uploaded before; the reply was lost
+                manifest = await self._snapshots.read_manifest(uri)
+                if manifest.actor_uid == request.actor_uid:
+                    return
+            except (NotFound, DataLoss):
+                pass
+            raise DataLoss(
+                f"the paused state {request.local_snapshot_name} of actor {request.atespace}/{request.actor_name} "
+                "is not on this node any more: revert the actor to its last good snapshot"
+            )
+        await self._snapshots.upload_local(folder, uri, _SCOPES[request.desired_scope])
+        await trio.to_thread.run_sync(dirs.wipe)
+
+
+def _identity(request: Identified) -> dict[str, str]:
+    return {
+        "atespace": request.atespace,
+        "actor_name": request.actor_name,
+        "actor_uid": request.actor_uid,
+        "actor_template_atespace": request.actor_template_atespace,
+        "actor_template_name": request.actor_template_name,
+    }
+
+
+def _pinned(manifest: Manifest, wanted: pb.SandboxAssets) -> pb.SandboxAssets:
+    """The runtime a snapshot was taken with takes precedence over what the config says now."""
+    if manifest.sandbox_class != wanted.sandbox_class:
+        raise FailedPrecondition(
+            f"the snapshot is of sandbox class {manifest.sandbox_class!r}, the template of {wanted.sandbox_class!r}"
+        )
+    files = {name: pb.AssetFile(url=asset.url, sha256=asset.sha256) for name, asset in manifest.assets.items()}
+    return pb.SandboxAssets(
+        sandbox_class=manifest.sandbox_class,
+        pause_image=manifest.pause_image or wanted.pause_image,
+        assets={architecture(): pb.ArchAssets(files=files)},
+    )
+
+
+def _runtime_json(runtime: Runtime) -> str:
+    assets = {name: {"url": url, "sha256": sha256} for name, (url, sha256) in runtime.sources.items()}
+    return json.dumps({"sandboxClass": runtime.sandbox_class, "pauseImage": runtime.pause_image, "assets": assets})
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+
+
+def _single(error: BaseException) -> AteError | None:
+    """The one AteError in an exception or group of concurrent failures; the first when there are several."""
+    if isinstance(error, AteError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        found = [_single(inner) for inner in error.exceptions]
+        return next((inner for inner in found if inner is not None), None)
+    return None
