@@ -23,6 +23,7 @@ from ate.rpc.stream import Failure, Http2Stream
 from ate.rpc.wire import Headers, decode_headers
 
 READ_SIZE = 65536
+SLICE = 2048  # bytes looked at between two turns of the other tasks, while they complete messages of calls
 LINGER = 1.0  # seconds a finished connection waits for its peer to close, so that our last bytes are not lost to an RST
 _DEFAULT_WINDOW = 65535
 
@@ -169,11 +170,10 @@ class Connection:
             return
         self.going_away = True
         self._finishing = True
-        try:
-            self._h2.close_connection()
-        except ProtocolError:
-            pass  # h2 already said GOAWAY for an error
         self._flush()
+        # Not by h2, which would then take the peer's next PING or WINDOW_UPDATE for an error and have us close before
+        # the last reply is read.
+        self._out += GoAwayFrame(0, last_stream_id=self._h2.highest_inbound_stream_id).serialize()
         self._writer.unpark_all()
 
     def drain(self) -> None:
@@ -300,8 +300,7 @@ class Connection:
             self._heard += 1
             self._heard_at = trio.current_time()
             try:
-                for event in self._h2.receive_data(bytes(data)):
-                    self._dispatch(event)
+                await self._take(memoryview(data))
             except Exception as error:  # h2 raises its own and, for hostile bytes, sometimes built-in errors
                 self._fail_streams(f"the peer broke the HTTP/2 protocol: {type(error).__name__}: {error}")
                 self._flush()
@@ -310,6 +309,18 @@ class Connection:
                         await self._writable.park()
                 return self._scope.cancel()
             self._flush()
+
+    async def _take(self, data: memoryview) -> None:
+        """Dispatches what came in slices. Handing out many calls at once makes both ends work in turns, one idle while
+        the other goes through its batch: measured with 16 calls in flight, each side then used half a core."""
+        for at in range(0, len(data), SLICE):
+            ended = False
+            for event in self._h2.receive_data(bytes(data[at : at + SLICE])):
+                self._dispatch(event)
+                ended = ended or isinstance(event, events.StreamEnded)
+            if ended and at + SLICE < len(data):
+                self._flush()
+                await trio.lowlevel.checkpoint()
 
     def _dispatch(self, event: events.Event) -> None:
         stream = self.streams.get(getattr(event, "stream_id", None) or 0)

@@ -11,6 +11,7 @@ from h2 import events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
+from hyperframe.frame import Frame, GoAwayFrame, PingFrame
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from ate.errors import DeadlineExceeded, Unavailable
@@ -322,6 +323,75 @@ async def test_a_client_that_speaks_no_http2_is_dropped(garbage):
         with trio.fail_after(30):
             while await ours.receive_some(65536):
                 pass
+
+
+def _raw_requests(h2, count, body=bytes(541)):
+    headers = [(":method", "POST"), (":scheme", "http"), (":path", "/test.Echo/Unary"), (":authority", "x")]
+    payload = BytesValue(value=body).SerializeToString()
+    for n in range(count):
+        h2.send_headers(2 * n + 1, [*headers, ("te", "trailers"), ("content-type", "application/grpc")])
+        h2.send_data(2 * n + 1, b"\0" + len(payload).to_bytes(4, "big") + payload, end_stream=True)
+
+
+async def test_calls_that_arrive_together_are_not_answered_all_at_the_end():
+    order = []
+
+    async def note(call, proceed):
+        order.append("call")
+        await proceed()
+
+    ours, theirs = memory_stream_pair()
+    write = theirs.send_all
+
+    async def send_all(data):
+        order.append("write")
+        await write(data)
+
+    theirs.send_all = send_all
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Server([Echo()], interceptors=[note]).serve_stream, theirs, Peer("memory"))
+        h2 = H2Connection(H2Configuration(client_side=True))
+        h2.initiate_connection()
+        await ours.send_all(h2.data_to_send())
+        await wait_all_tasks_blocked()
+        order.clear()
+        _raw_requests(h2, 60)
+        await ours.send_all(h2.data_to_send())
+        await wait_all_tasks_blocked()
+        assert order.count("call") == 60
+        first_write = order.index("write")
+        assert order[:first_write].count("call") < 30
+        nursery.cancel_scope.cancel()
+
+
+def _frames(data):
+    found = []
+    while data:
+        frame, length = Frame.parse_frame_header(memoryview(data[:9]))
+        frame.parse_body(memoryview(data[9 : 9 + length]))
+        found.append(frame)
+        data = data[9 + length :]
+    return found
+
+
+async def test_frames_that_cross_our_goaway_do_not_cut_the_last_replies_short(autojump_clock):
+    server = Server([Echo()])
+    ours, theirs = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve_stream, theirs, Peer("memory"))
+        h2 = H2Connection(H2Configuration(client_side=True))
+        h2.initiate_connection()
+        await ours.send_all(h2.data_to_send())
+        await wait_all_tasks_blocked()
+        nursery.start_soon(server.drain, 60)
+        await wait_all_tasks_blocked()
+        h2.ping(b"crossing")
+        await ours.send_all(h2.data_to_send())
+        await wait_all_tasks_blocked()
+        got = _frames(bytes(await ours.receive_some(65536)))
+        assert [f.error_code for f in got if isinstance(f, GoAwayFrame)] == [0]
+        assert any(isinstance(f, PingFrame) and "ACK" in f.flags for f in got)
+        assert trio.current_time() == 0  # still lingering, not cut off
 
 
 async def test_a_client_that_opens_and_resets_without_end_is_refused_not_served():
