@@ -59,10 +59,19 @@ def unmount(target: Path | str, flags: int = MNT_DETACH) -> None:
 
 def set_up(name: str) -> None:
     """Brings a link up."""
+    _set_flags(name, _IFF_UP, 0)
+
+
+def set_down(name: str) -> None:
+    """Takes a link down, and its routes with it."""
+    _set_flags(name, 0, _IFF_UP)
+
+
+def _set_flags(name: str, on: int, off: int) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         request = struct.pack("16sh22x", name.encode(), 0)
         flags = struct.unpack("16sh22x", fcntl.ioctl(control, _SIOCGIFFLAGS, request))[1]
-        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh22x", name.encode(), flags | _IFF_UP))
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh22x", name.encode(), (flags | on) & ~off))
 
 
 def set_address(name: str, address: str, netmask: str) -> None:

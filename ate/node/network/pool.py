@@ -82,10 +82,16 @@ class NetworkPool:
         kernel.set_neighbour(network.link, names.ACTOR_ADDRESS, ACTOR_MAC)
         self.active = network
 
+    def deactivate(self, network: ActorNetwork) -> None:
+        """Cuts the worker off from this network at once, so that another may be activated."""
+        if self.active is network:
+            with contextlib.suppress(OSError):  # the link may have gone with its namespace
+                kernel.set_down(network.link)
+            self.active = None
+
     async def release(self, network: ActorNetwork) -> None:
         """Removes the network, its links included. A used one is never used again."""
-        if self.active is network:
-            self.active = None
+        self.deactivate(network)
         self._all.pop(network.link, None)
         with trio.CancelScope(shield=True):
             # The pair goes at once with either end; a namespace a dying sandbox still holds would keep it for a while.

@@ -40,8 +40,8 @@ class Capabilities:
     platform: str
     flags: frozenset[str]
     checkpoint: bool
-    keeps_connections: bool
-    """Established TCP connections survive a checkpoint (else they are reset inside, and listeners survive)."""
+    resets_connections: bool
+    """TCP connections open at a checkpoint are reset inside and listeners survive; else they make it fail."""
     prepared: bool
     """`create` ahead of time, `restore` into it later."""
     multi_container: bool
@@ -120,6 +120,12 @@ class SandboxDriver(Protocol):
 
     async def start(self, sandbox: Sandbox) -> None:
         """Starts every container. Raises SandboxError; the sandbox is then gone."""
+
+    async def pause(self, sandbox: Sandbox) -> None:
+        """Stops every container in its tracks. A paused sandbox can be checkpointed, resumed and terminated."""
+
+    async def resume(self, sandbox: Sandbox) -> None:
+        """Undoes `pause`."""
 
     async def checkpoint(self, sandbox: Sandbox, directory: Path) -> tuple[str, ...]:
         """Saves memory and root file systems into the empty `directory` and ends the sandbox; names of the files.

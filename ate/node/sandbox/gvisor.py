@@ -55,9 +55,7 @@ class GvisorDriver:
         notes = []
         if not self._cgroups.version:
             notes.append("control groups cannot be written here: limits and statistics are not available")
-        if "allow-connected-on-save" not in facts.flags:
-            notes.append("open TCP connections are reset at a checkpoint; listeners survive")
-        if not facts.flags & {"net-disconnect-ok", "allow-connected-on-save"}:
+        if "net-disconnect-ok" not in facts.flags:
             notes.append("this runsc cannot checkpoint with open TCP connections: they must end first")
         return Capabilities(
             runtime="runsc",
@@ -65,7 +63,7 @@ class GvisorDriver:
             platform=self._runsc.platform,
             flags=facts.flags,
             checkpoint=True,
-            keeps_connections="allow-connected-on-save" in facts.flags,
+            resets_connections="net-disconnect-ok" in facts.flags,
             prepared=True,
             multi_container=True,
             background_pages="background" in facts.restore_flags,
@@ -96,6 +94,12 @@ class GvisorDriver:
                         "start", _id(spec, container), stdio=spec.stdio.get(container.name), joining=self._procs(spec)
                     )
             sandbox.started = True
+
+    async def pause(self, sandbox: Sandbox) -> None:
+        await self._runsc.command("pause", sandbox.id)
+
+    async def resume(self, sandbox: Sandbox) -> None:
+        await self._runsc.command("resume", sandbox.id)
 
     async def checkpoint(self, sandbox: Sandbox, directory: Path) -> tuple[str, ...]:
         await trio.to_thread.run_sync(_require_space, sandbox, directory)

@@ -11,9 +11,10 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -21,12 +22,14 @@ import trio
 
 from ate import log
 from ate.errors import DeadlineExceeded, FailedPrecondition
+from ate.node.network import interfaces as kernel
 from ate.node.sandbox.driver import Stdio
 from ate.process import CommandFailed, run
 
 _log = log.Logger(__name__)
 _FLAG: Final = re.compile(r"^  -([A-Za-z0-9_-]+)", re.MULTILINE)
 _HIDE: Final = 'mount -t tmpfs -o ro none /proc/sys/net && exec "$@"'
+_STACK: Final = re.compile(r"\n+(?:goroutine |debug\.|runtime/debug)")
 _ROOT_NS_ERROR: Final = "root network namespace"
 
 
@@ -41,13 +44,23 @@ class RunscFacts:
 
 
 class Runsc:
-    """One binary with one state directory. `state` must be short: a socket lies in it (108 characters in all)."""
+    """One binary with one state directory. `state` must be short: a socket lies in it (108 characters in all).
+
+    `private_mounts`: this process has a mount namespace of its own, so what must be hidden is hidden once, for all
+    commands, instead of for each by a wrapper.
+    """
 
     def __init__(
-        self, binary: Path, state: Path, *, platform: str = "systrap", facts_cache: Path | None = None
+        self,
+        binary: Path,
+        state: Path,
+        *,
+        platform: str = "systrap",
+        facts_cache: Path | None = None,
+        private_mounts: bool = False,
     ) -> None:
         self.binary, self.state, self.platform = binary, state, platform
-        self._facts_cache = facts_cache
+        self._facts_cache, self._private_mounts = facts_cache, private_mounts
         self._facts: RunscFacts | None = None
         self._probing = trio.Lock()
 
@@ -56,7 +69,11 @@ class Runsc:
         if self._facts is None:
             async with self._probing:
                 if self._facts is None:
-                    self._facts = self._remembered() or await self._probe()
+                    facts = self._remembered() or await self._probe()
+                    if facts.hides_sysctl_net and self._private_mounts:
+                        kernel.mount("none", "/proc/sys/net", "tmpfs", kernel.MS_RDONLY)
+                        facts = replace(facts, hides_sysctl_net=False)
+                    self._facts = facts
         return self._facts
 
     async def command(
@@ -88,18 +105,17 @@ class Runsc:
             # -log: what runsc itself says. Its children inherit stdout and stderr, which are the container's.
             full = [*argv, *arguments]
             full[full.index("--root") : full.index("--root")] = ["--log", name, "--log-format", "json"]
-            with Path(os.devnull).open("r+b") as nothing:
-                with trio.move_on_after(timeout):
-                    done = await trio.run_process(
-                        full,
-                        stdin=nothing,
-                        stdout=stdio.stdout if stdio else nothing,
-                        stderr=stdio.stderr if stdio else nothing,
-                        check=False,
-                    )
-                    if done.returncode != 0:
-                        raise CommandFailed([self.binary.name, arguments[0]], done.returncode, _words(path))
-                    return
+            with trio.move_on_after(timeout):
+                done = await trio.run_process(
+                    full,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdio.stdout if stdio else subprocess.DEVNULL,
+                    stderr=stdio.stderr if stdio else subprocess.DEVNULL,
+                    check=False,
+                )
+                if done.returncode != 0:
+                    raise CommandFailed([self.binary.name, arguments[0]], done.returncode, _words(path))
+                return
             raise DeadlineExceeded(f"runsc {arguments[0]} did not end within {timeout:g} s: {_words(path)}")
         finally:
             path.unlink(missing_ok=True)
@@ -114,8 +130,8 @@ class Runsc:
             "--overlay2=root:memory",
         ]
         for name, value in (
-            ("net-disconnect-ok", "true"),  # else an open connection makes a checkpoint fail, and the state is lost
-            ("allow-connected-on-save", "true"),
+            ("net-disconnect-ok", "true"),  # else an open connection makes a checkpoint fail, and the state is lost;
+            # keeping them established instead would leave the program with peers that are gone
             ("host-settings", "ignore"),
         ):
             if name in facts.flags:
@@ -135,16 +151,18 @@ class Runsc:
         except (OSError, CommandFailed) as error:
             raise FailedPrecondition(f"{self.binary} does not run: {error}; install runsc or name another") from error
         version = version_text.partition("runsc version ")[2].partition("\n")[0].strip()
-        flags = (await run([str(self.binary), "flags"], timeout=20, check=False)).stdout.decode()
-        restore = (await run([str(self.binary), "help", "restore"], timeout=20, check=False)).stdout.decode()
-        facts = RunscFacts(
-            version, frozenset(_FLAG.findall(flags)), frozenset(_FLAG.findall(restore)), hides_sysctl_net=False
-        )
+        flags, restore = await self._listed("flags"), await self._listed("help", "restore")
+        facts = RunscFacts(version, flags, restore, hides_sysctl_net=False)
         if Path("/proc/sys/net/core/rmem_default").exists():
             facts = RunscFacts(version, facts.flags, facts.restore_flags, await self._is_mistaken_for_root(facts))
         self._remember(facts)
         _log.info("runsc probed", binary=str(self.binary), version=version, hides_sysctl_net=facts.hides_sysctl_net)
         return facts
+
+    async def _listed(self, *words: str) -> frozenset[str]:
+        """Flags that a help text lists; which of the two outputs it goes to depends on the version."""
+        done = await run([str(self.binary), *words], timeout=20, check=False)
+        return frozenset(_FLAG.findall((done.stdout + done.stderr).decode()))
 
     async def _is_mistaken_for_root(self, facts: RunscFacts) -> bool:
         """Whether a start in a fresh namespace fails for the reason that hiding /proc/sys/net cures: by trying one."""
@@ -175,7 +193,7 @@ class Runsc:
 
     def _fingerprint(self) -> str:
         status = self.binary.stat()
-        text = f"{self.binary}|{status.st_ino}|{status.st_size}|{status.st_mtime_ns}|{os.uname().release}|2"
+        text = f"{self.binary}|{status.st_ino}|{status.st_size}|{status.st_mtime_ns}|{os.uname().release}|3"
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def _remembered(self) -> RunscFacts | None:
@@ -221,11 +239,12 @@ def default_binary() -> Path | None:
 
 
 def _words(path: Path) -> str:
-    """What a failed command said: messages of its JSON log and plain lines, errors last."""
+    """What a failed command said: messages of its JSON log and plain lines, without the stacks of its goroutines."""
     lines = []
     for line in path.read_text("utf-8", "replace").splitlines():
         try:
-            lines.append(str(json.loads(line)["msg"]))
+            text = str(json.loads(line)["msg"])
         except (ValueError, KeyError, TypeError):
-            lines.append(line)
+            text = line
+        lines.append(_STACK.split(text, maxsplit=1)[0][:1000])
     return "\n".join(line for line in lines if line.strip())

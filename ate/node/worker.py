@@ -1,0 +1,440 @@
+"""What a worker does with the one actor it holds: run, checkpoint, restore, terminate, and notice its end.
+
+Every method here is one operation, run one at a time by `operations.py`; each leaves the worker either with the actor
+running and admitted or with nothing of it. Used by `ateom.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from ate import log
+from ate.errors import AteError, FailedPrecondition, InvalidArgument, NotFound
+from ate.names import Ref
+from ate.node import gate
+from ate.node.assembly import Assembly, Request, read
+from ate.node.container_logs import ContainerLog, pump
+from ate.node.network import NetworkPool
+from ate.node.sandbox.driver import CheckpointFailed, Sandbox, SandboxDriver, SandboxError, Stats, UnusableImage
+from ate.node.slot import Slot, SlotMaker
+from ate.node.tunnel import Tunnel
+from ate.node.volumes import durable
+from ate.proto import ateom_pb2 as pb
+
+_log = log.Logger(__name__)
+
+FACTS_FILE: Final = "sandbox.json"
+"""Written beside a memory image: which runtime wrote it, for which containers."""
+PREPARE_AFTER_SECONDS: Final = 0.5
+
+
+@dataclass(eq=False)
+class Active:
+    """The actor that runs here."""
+
+    request: Request
+    slot: Slot
+    epoch_unix_nano: int
+    cpu_base_usec: int = 0
+    watch: trio.CancelScope = field(default_factory=trio.CancelScope)
+    logs: dict[str, ContainerLog] = field(default_factory=dict)
+
+    @property
+    def uid(self) -> str:
+        return self.request.actor_uid
+
+    @property
+    def ref(self) -> Ref:
+        return Ref(self.request.atespace, self.request.actor_name)
+
+    @property
+    def sandbox(self) -> Sandbox:
+        assert self.slot.sandbox is not None
+        return self.slot.sandbox
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The result of the last checkpoint, kept until the next Run or Restore for a caller whose reply was lost."""
+
+    uid: str
+    scope: int
+    response: pb.CheckpointWorkloadResponse
+
+
+class Worker:
+    """Holds at most one actor. `driver_for` gives the driver of a runtime binary; `nursery` owns watchers and pumps."""
+
+    def __init__(
+        self,
+        *,
+        nursery: trio.Nursery,
+        driver_for: Callable[[Path], SandboxDriver],
+        pool: NetworkPool,
+        slots: SlotMaker,
+        tunnel: Tunnel,
+        logs: Path,
+        prepare: bool,
+        on_crash: Callable[[str, str], Awaitable[None]] | None,
+    ) -> None:
+        self._nursery, self._driver_for, self._pool, self._slots = nursery, driver_for, pool, slots
+        self._tunnel, self._logs, self._prepare, self._on_crash = tunnel, logs, prepare, on_crash
+        self.active: Active | None = None
+        self._saved: Saved | None = None
+        self._crashed: tuple[str, str] | None = None
+        self._spare: Slot | None = None
+        self._preparing = trio.Lock()
+
+    # --- operations ------------------------------------------------------------------------------------------------
+
+    async def run(self, request: pb.RunWorkloadRequest) -> pb.RunWorkloadResponse:
+        """Boots the actor. Repeated for the running actor it succeeds at once."""
+        if not self._runs_already(request):
+            assembly = read(request)
+            await self._bring_up(request, assembly, None)
+        return pb.RunWorkloadResponse()
+
+    async def restore(self, request: pb.RestoreWorkloadRequest) -> pb.RestoreWorkloadResponse:
+        """Starts the actor from its restore directory, as the scope says."""
+        if self._runs_already(request):
+            return pb.RestoreWorkloadResponse()
+        assembly = read(request)
+        if not request.actor_dirs.restore_dir:
+            raise InvalidArgument("actor_dirs.restore_dir is required")
+        if request.scope not in (
+            pb.SNAPSHOT_SCOPE_FULL,
+            pb.SNAPSHOT_SCOPE_DATA,
+            pb.SNAPSHOT_SCOPE_DATA_ON_GOLDEN,
+        ):
+            raise InvalidArgument("scope is required")
+        await self._bring_up(request, assembly, Path(request.actor_dirs.restore_dir))
+        return pb.RestoreWorkloadResponse()
+
+    async def checkpoint(self, request: pb.CheckpointWorkloadRequest, grace: float) -> pb.CheckpointWorkloadResponse:
+        """Drains, saves and stops the actor. If saving fails and the sandbox lives, the actor goes on, admitted."""
+        saved = self._saved
+        if saved is not None and saved.uid == request.actor_uid and saved.scope == request.scope:
+            return saved.response
+        active = self._active(request.actor_uid)
+        if request.scope not in (pb.SNAPSHOT_SCOPE_FULL, pb.SNAPSHOT_SCOPE_DATA):
+            raise InvalidArgument("scope must be FULL or DATA")
+        if not request.actor_dirs.checkpoint_dir:
+            raise InvalidArgument("actor_dirs.checkpoint_dir is required")
+        directory = Path(request.actor_dirs.checkpoint_dir)
+        self._say("Actor checkpointing", active)
+        cut = await self._tunnel.admission.drain(grace)
+        if cut:
+            _log.warning("requests cut off after the grace before a checkpoint", requests=cut, grace_seconds=grace)
+        await self._tunnel.forget_connections()
+        try:
+            await trio.to_thread.run_sync(_make_empty, directory)
+            response = await self._save(active, request.scope, directory)
+        except BaseException as error:
+            alive = error.sandbox_alive if isinstance(error, CheckpointFailed) else True
+            if alive and self.active is active:
+                self._tunnel.admission.admit(active.ref, active.uid)
+            elif self.active is active:
+                await self._take_down(active)
+                self._crashed = (active.uid, str(error))
+            raise
+        self._saved = Saved(active.uid, request.scope, response)
+        self._say("Actor checkpointed", active)
+        await self._take_down(active, in_background=True)
+        self._prepare_next(active.slot.assembly, 0.0)
+        return response
+
+    async def terminate(self, actor_uid: str) -> None:
+        """Stops the actor without saving it; nothing to do when it is not here."""
+        active = self.active
+        if active is None or active.uid != actor_uid:
+            return
+        self._tunnel.admission.stop()
+        await self._tunnel.admission.cut()
+        await self._tunnel.forget_connections()
+        await self._take_down(active)
+        self._say("Actor terminated", active)
+
+    async def close(self) -> None:
+        """Takes everything down at the worker's end."""
+        with trio.CancelScope(shield=True):
+            if self.active is not None:
+                await self.terminate(self.active.uid)
+            await self._drop_spare()
+
+    async def sample(self, actor_uid: str) -> tuple[Active, Stats | None]:
+        """Resource use of the actor; NotFound when it is not here."""
+        active = self.active
+        if active is None or active.uid != actor_uid:
+            raise NotFound(f"actor {actor_uid} is not on this worker")
+        if active.slot.sandbox is None:
+            raise FailedPrecondition(f"actor {active.ref} is only starting: there is no sample yet")
+        return active, await active.slot.driver.stats(active.sandbox)
+
+    # --- coming up -------------------------------------------------------------------------------------------------
+
+    def _runs_already(self, request: Request) -> bool:
+        active = self.active
+        if active is None:
+            return False
+        if active.uid != request.actor_uid:
+            raise FailedPrecondition(
+                f"this worker holds actor {active.ref} ({active.uid}); checkpoint or terminate it first"
+            )
+        if active.request == request:
+            return True
+        raise FailedPrecondition(f"actor {active.ref} runs here already, from another request")
+
+    async def _bring_up(self, request: Request, assembly: Assembly, restore_dir: Path | None) -> None:
+        self._saved = self._crashed = None
+        scope = request.scope if isinstance(request, pb.RestoreWorkloadRequest) else 0
+        memory = restore_dir if scope in (pb.SNAPSHOT_SCOPE_FULL, pb.SNAPSHOT_SCOPE_DATA_ON_GOLDEN) else None
+        driver = self._driver_for(assembly.runsc)
+        if memory is not None:
+            await _check_facts(memory, driver, assembly)
+        slot = await self._take_spare(assembly) if memory is not None else None
+        if slot is None:
+            slot = await self._slots.make(driver, assembly, ahead=False)
+        active = Active(request, slot, time.time_ns())
+        # Active from here on: whatever happens now is taken down through it.
+        self.active = active
+        self._say("Actor restoring" if restore_dir else "Actor starting", active)
+        try:
+            self._pump_output(active)
+            self._pool.activate(slot.network)
+            archive = restore_dir / durable.ARCHIVE if restore_dir else None
+            if archive is not None and assembly.durable_volumes and archive.exists():
+                await durable.load(archive, slot.durable_dir, assembly.durable_volumes)
+            await self._boot(active, memory)
+        except BaseException as error:
+            await self._take_down(active)
+            if isinstance(error, BaseExceptionGroup) and (cause := _single(error)) is not error:
+                raise cause from error
+            raise
+        stats = await driver.stats(active.sandbox)
+        active.cpu_base_usec = stats.cpu_usec if stats else 0
+        self._nursery.start_soon(self._watch, active)
+        self._tunnel.admission.admit(active.ref, active.uid)
+        self._say("Actor restored" if restore_dir else "Actor started", active)
+        self._prepare_next(assembly, PREPARE_AFTER_SECONDS)
+
+    async def _boot(self, active: Active, memory: Path | None) -> None:
+        """Runtime command and gate side by side; a sandbox that ends meanwhile ends the wait with its last words."""
+        slot = active.slot
+        async with trio.open_nursery() as nursery:
+
+            async def ready() -> None:
+                await gate.wait_until_ready(slot.assembly.probes)
+                gate_open.set()
+
+            gate_open = trio.Event()
+            nursery.start_soon(ready)
+            if memory is None:
+                slot.sandbox = await slot.driver.create(slot.spec)
+                await slot.driver.start(slot.sandbox)
+            else:
+                slot.sandbox = await slot.driver.restore(slot.spec, memory, slot.sandbox)
+            slot.close_writers()
+
+            async def fail_if_it_ends() -> None:
+                reason = await slot.driver.wait_exit(active.sandbox)
+                await trio.sleep(0.05)  # its last output is still on its way
+                said = "; ".join(line for output in active.logs.values() for line in output.tail)
+                raise SandboxError(f"{reason} before it was ready; it said: {said or 'nothing'}")
+
+            nursery.start_soon(fail_if_it_ends)
+            await gate_open.wait()
+            nursery.cancel_scope.cancel()
+
+    def _pump_output(self, active: Active) -> None:
+        request = active.request
+        for name, reader in active.slot.readers.items():
+            labels = {
+                "ate.atespace": request.atespace,
+                "ate.actor.name": request.actor_name,
+                "ate.actor.uid": request.actor_uid,
+                "ate.template.atespace": request.actor_template_atespace,
+                "ate.template.name": request.actor_template_name,
+                "ate.actor.container.name": name,
+            }
+            output = ContainerLog(self._logs / active.uid / f"{name}.jsonl", labels)
+            active.logs[name] = output
+            self._nursery.start_soon(pump, reader, output)
+        active.slot.readers.clear()  # the pumps own them now
+
+    # --- going down ------------------------------------------------------------------------------------------------
+
+    async def _save(self, active: Active, scope: int, directory: Path) -> pb.CheckpointWorkloadResponse:
+        """Files of the checkpoint. Volumes go first, while a failure still costs nothing."""
+        slot = active.slot
+        data: list[str] = []
+        if slot.assembly.durable_volumes:
+            # Paused, so that volumes and memory are of one moment, and no file changes while it is read.
+            await slot.driver.pause(active.sandbox)
+            try:
+                await durable.save(slot.durable_dir, slot.assembly.durable_volumes, directory / durable.ARCHIVE)
+            except BaseException:
+                with trio.CancelScope(shield=True):
+                    await slot.driver.resume(active.sandbox)
+                raise
+            data.append(durable.ARCHIVE)
+        if scope == pb.SNAPSHOT_SCOPE_DATA:
+            return pb.CheckpointWorkloadResponse(snapshot_files=data, data_snapshot_files=data)
+        active.watch.cancel()  # the sandbox is about to end, and not because it crashed
+        try:
+            files = await slot.driver.checkpoint(active.sandbox, directory)
+        except CheckpointFailed as error:
+            if error.sandbox_alive:
+                active.watch = trio.CancelScope()
+                self._nursery.start_soon(self._watch, active)
+            raise
+        facts = await slot.driver.probe()
+        (directory / FACTS_FILE).write_text(
+            json.dumps(
+                {
+                    "runtime": facts.runtime,
+                    "version": facts.version,
+                    "platform": facts.platform,
+                    "containers": [bundle.name for bundle in slot.assembly.bundles],
+                }
+            )
+        )
+        return pb.CheckpointWorkloadResponse(
+            snapshot_files=sorted([*files, *data, FACTS_FILE]), data_snapshot_files=data
+        )
+
+    async def _take_down(self, active: Active, *, in_background: bool = False) -> None:
+        """The worker is free when this returns; the old sandbox's last remains may go in the background."""
+        with trio.CancelScope(shield=True):
+            active.watch.cancel()
+            self._tunnel.admission.stop()
+            await self._tunnel.forget_connections()
+            if self.active is active:
+                self.active = None
+            self._pool.deactivate(active.slot.network)
+            if in_background:
+                self._nursery.start_soon(self._slots.remove, active.slot)
+            else:
+                await self._slots.remove(active.slot)
+
+    async def _watch(self, active: Active) -> None:
+        """Notices that a sandbox ended by itself, and frees the worker of it."""
+        reason = ""
+        with active.watch:
+            reason = await active.slot.driver.wait_exit(active.sandbox)
+        if not reason or self.active is not active:
+            return
+        self._crashed = (active.uid, reason)
+        _log.error("Actor crashed", exc=None, reason=reason, **_names(active))
+        self._tunnel.admission.stop()
+        await self._tunnel.admission.cut()
+        await self._take_down(active)
+        if self._on_crash is not None:
+            await self._on_crash(active.uid, reason)
+
+    def _active(self, actor_uid: str) -> Active:
+        active = self.active
+        if active is not None and active.uid == actor_uid:
+            return active
+        if self._crashed is not None and self._crashed[0] == actor_uid:
+            raise FailedPrecondition(f"actor {actor_uid} crashed: {self._crashed[1]}")
+        if active is not None:
+            raise FailedPrecondition(f"this worker holds actor {active.ref} ({active.uid}), not {actor_uid}")
+        raise NotFound(f"actor {actor_uid} is not on this worker")
+
+    # --- preparing the next ----------------------------------------------------------------------------------------
+
+    def _prepare_next(self, assembly: Assembly, delay: float) -> None:
+        if self._prepare:
+            self._nursery.start_soon(self._make_spare, assembly, delay)
+
+    async def _make_spare(self, assembly: Assembly, delay: float) -> None:
+        await trio.sleep(delay)
+        async with self._preparing:
+            spare = self._spare
+            if spare is not None and spare.assembly.template_key == assembly.template_key:
+                return
+            await self._drop_spare()
+            try:
+                slot = await self._slots.make(self._driver_for(assembly.runsc), assembly, ahead=True)
+            except AteError as error:
+                _log.info("no sandbox prepared ahead", reason=str(error))
+                return
+            try:
+                slot.sandbox = await slot.driver.create(slot.spec)
+            except BaseException as error:
+                await self._slots.remove(slot)
+                if not isinstance(error, AteError):
+                    raise
+                _log.info("no sandbox prepared ahead", reason=str(error))
+                return
+            self._spare = slot
+
+    async def _take_spare(self, assembly: Assembly) -> Slot | None:
+        """The sandbox prepared for this template, waiting for it if it is nearly ready."""
+        async with self._preparing:
+            slot, self._spare = self._spare, None
+        if slot is None:
+            return None
+        if slot.assembly.template_key != assembly.template_key:
+            self._nursery.start_soon(self._slots.remove, slot)
+            return None
+        if slot.own_volumes is not None:
+            await trio.to_thread.run_sync(slot.adopt, assembly)
+        slot.assembly = assembly
+        return slot
+
+    async def _drop_spare(self) -> None:
+        slot, self._spare = self._spare, None
+        if slot is not None:
+            await self._slots.remove(slot)
+
+    def _say(self, message: str, active: Active) -> None:
+        _log.info(message, **_names(active))
+
+
+def _names(active: Active) -> dict[str, Any]:
+    return {"actor": str(active.ref), "actor_uid": active.uid, "sandbox": active.slot.spec.id}
+
+
+async def _check_facts(directory: Path, driver: SandboxDriver, assembly: Assembly) -> None:
+    """Refuses an image that this runtime would misread: some builds take any and run it with corrupt memory."""
+    path = directory / FACTS_FILE
+    try:
+        facts = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UnusableImage(f"the snapshot in {directory} has no {FACTS_FILE}; it cannot be restored")
+    except ValueError as error:
+        raise UnusableImage(f"{path} cannot be read: {error}")
+    ours = await driver.probe()
+    for what, wrote, reads in (
+        ("runtime", facts.get("runtime"), ours.runtime),
+        ("runtime version", facts.get("version"), ours.version),
+        ("platform", facts.get("platform"), ours.platform),
+        ("list of containers", facts.get("containers"), [bundle.name for bundle in assembly.bundles]),
+    ):
+        if wrote != reads:
+            raise UnusableImage(f"the snapshot was taken with {what} {wrote}, which cannot be restored as {reads}")
+
+
+def _make_empty(directory: Path) -> None:
+    if directory.exists():
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True, mode=0o700)
+
+
+def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that explains the others: the first that is not a cancellation."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            return _single(error)
+        if not isinstance(error, trio.Cancelled):
+            return error
+    return group
