@@ -2,7 +2,8 @@
 
 S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL (an `http://` one is allowed) and the other
 usual variables; path style unless AWS_VIRTUAL_HOSTED_STYLE_REQUEST says otherwise. Google:
-GOOGLE_APPLICATION_CREDENTIALS or the machine's service account. Retries and timeouts are bounded, so a dead store is reported within seconds.
+GOOGLE_APPLICATION_CREDENTIALS or the machine's service account. Retries and timeouts are bounded, so a dead store is
+reported within seconds.
 """
 
 from __future__ import annotations

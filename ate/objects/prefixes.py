@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Sequence
 from typing import Final
 
-import trio
-
 from ate.errors import InvalidArgument, NotFound
 from ate.objects.location import Location, open_location, open_whole, split
-from ate.objects.store import ObjectInfo
+from ate.objects.store import ObjectInfo, side_by_side
 
 MANIFEST: Final = "manifest.json"
 """The commit marker: written last, deleted first."""
-_SIDE_BY_SIDE = 8
 
 
 async def delete_prefix(uri: str) -> None:
@@ -51,16 +49,8 @@ async def copy_prefix(source_uri: str, target_uri: str) -> None:
     found = await source.store.list()
     if not found:
         raise NotFound(f"nothing to copy: {source_uri} holds no objects")
-    limiter = trio.CapacityLimiter(_SIDE_BY_SIDE)
-
-    async def copy(key: str) -> None:
-        async with limiter:
-            await _copy(source, target, key)
-
-    async with trio.open_nursery(strict_exception_groups=False) as nursery:
-        for entry in found:
-            if entry.key != MANIFEST:
-                nursery.start_soon(copy, entry.key)
+    rest = [entry.key for entry in found if entry.key != MANIFEST]
+    await side_by_side(functools.partial(_copy, source, target, key) for key in rest)
     if any(entry.key == MANIFEST for entry in found):
         await _copy(source, target, MANIFEST)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import abc
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import outcome
 import trio
 
 T = TypeVar("T")
@@ -88,6 +89,7 @@ async def in_thread(work: Callable[[StopSign], T]) -> T:
         limiter = trio.CapacityLimiter(_CONCURRENT)
         _THREADS.set(limiter)
     sign = StopSign()
+    result: outcome.Outcome[T]
 
     async def watch() -> None:
         try:
@@ -95,13 +97,35 @@ async def in_thread(work: Callable[[StopSign], T]) -> T:
         finally:
             sign.set()
 
-    try:
-        async with trio.open_nursery(strict_exception_groups=False) as nursery:
-            nursery.start_soon(watch)
-            result = await trio.to_thread.run_sync(work, sign, limiter=limiter)
-            nursery.cancel_scope.cancel()
-    except Stopped:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        # Caught here and raised outside, because a nursery would wrap it in a group.
+        try:
+            result = outcome.Value(await trio.to_thread.run_sync(work, sign, limiter=limiter))
+        except Exception as error:
+            result = outcome.Error(error)
+        nursery.cancel_scope.cancel()
+    if isinstance(result, outcome.Error) and isinstance(result.error, Stopped):
         # Only a cancelled caller sets the sign before the work has ended.
         await trio.lowlevel.checkpoint_if_cancelled()
-        raise
-    return result
+    return result.unwrap()
+
+
+async def side_by_side(jobs: Iterable[Callable[[], Awaitable[None]]], *, limit: int = 8) -> None:
+    """Runs all jobs, `limit` at a time. The first failure cancels the others and is raised as it is, in no group."""
+    limiter = trio.CapacityLimiter(limit)
+    failures: list[Exception] = []
+
+    async def run(job: Callable[[], Awaitable[None]]) -> None:
+        async with limiter:
+            try:
+                await job()
+            except Exception as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for job in jobs:
+            nursery.start_soon(run, job)
+    if failures:
+        raise failures[0]
