@@ -23,7 +23,7 @@ import trio
 from ate import program
 from ate.controller.plan import Process
 from ate.errors import Unavailable
-from ate.identity.ca import write_private
+from ate.files import write_whole
 from ate.log import Logger
 from ate.names import new_uid
 
@@ -145,7 +145,7 @@ class Processes:
         return Note(**json.loads((self._directory / uid / "worker.json").read_text()))
 
     def _write(self, note: Note) -> None:
-        write_private(self._directory / note.uid / "worker.json", json.dumps(asdict(note)))
+        write_whole(self._directory / note.uid / "worker.json", json.dumps(asdict(note)))
 
     def _free_address(self, uid: str) -> str:
         """A loopback address of its own for the worker's tunnel, as a pod has its own address."""

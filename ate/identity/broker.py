@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from ate import names
 from ate.errors import InvalidArgument, PermissionDenied
+from ate.files import write_whole
 from ate.identity import ca
 from ate.identity.spiffe import PodIdentity
 from ate.identity.tls import Credentials, make_context
@@ -120,7 +121,7 @@ async def run_broker(
     """Serves until `stop` is set. Raises FailedPrecondition when the CA pool is unusable or the socket is in use."""
     config.directory.mkdir(parents=True, exist_ok=True, mode=0o755)
     pool = ca.load_or_make(config.directory / "ca-pool.json")
-    ca.write_private(config.trust_bundle, pool.trust_bundle_pem, mode=0o644)
+    write_whole(config.trust_bundle, pool.trust_bundle_pem, mode=0o644)
     mode = 0o666 if config.grants else 0o600
     listener = await open_unix_listener(config.socket, mode=mode, tls=_BrokerTls(config, pool))
     server = Server([IdentityBroker(config, pool)])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import ipaddress
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ate.errors import FailedPrecondition, InvalidArgument
+from ate.files import write_whole
 from ate.identity.spiffe import PodIdentity
 
 LEAF_LIFETIME = timedelta(hours=24)
@@ -169,17 +169,6 @@ def load_or_make(path: Path) -> CaPool:
     if path.exists():
         return load(path)
     pool = CaPool((make_authority("1"),))
-    write_private(path, _to_json(pool))
+    write_whole(path, _to_json(pool))
     return pool
 
-
-def write_private(path: Path, text: str, mode: int = 0o600) -> None:
-    """Writes a file that exists under its name only once it is complete and on disk."""
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.rename(path)

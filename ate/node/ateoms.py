@@ -15,6 +15,7 @@ from ate.proto.ateom_grpc import AteomStub
 from ate.rpc import Channel
 
 NOT_STARTED = "NOT_STARTED"
+STILL_RUNNING = "STILL_RUNNING"
 PATIENCE = 10.0
 """Seconds to wait for a worker that is just starting (or starting again) to open its socket."""
 

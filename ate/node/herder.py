@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -21,7 +22,7 @@ from ate.names import OPERATION_ID_METADATA
 from ate.node import bundles
 from ate.node.actor_dirs import ActorDirs
 from ate.node.assets import Assets, Runtime, architecture
-from ate.node.ateoms import NOT_STARTED, Ateoms, with_reason
+from ate.node.ateoms import NOT_STARTED, STILL_RUNNING, Ateoms, with_reason
 from ate.node.images import ImageStore
 from ate.node.local_state import CHECKPOINTED, IDLE, RUNNING, STARTING, LocalState
 from ate.node.snapshots import AssetSource, Manifest, SnapshotStore
@@ -180,7 +181,7 @@ class Herder(AteomHerderBase):
             runtime = await self._assets.ensure(wanted)
             images = await bundles.images_of(self._images, request.spec, runtime)
             record.images[:] = sorted(images)
-            facts = {
+            facts: dict[int, str] = {
                 pb.ACTOR_METADATA_FIELD_NAME: request.actor_name,
                 pb.ACTOR_METADATA_FIELD_ATESPACE: request.atespace,
                 pb.ACTOR_METADATA_FIELD_UID: request.actor_uid,
@@ -229,7 +230,7 @@ class Herder(AteomHerderBase):
         op: str,
     ) -> None:
         stub = await self._ateoms.stub(request.target_ateom_uid)
-        fields = {
+        fields: dict[str, Any] = {
             **_identity(request),
             "runsc_path": str(runtime.runsc),
             "spec": bundles.workload(request.spec),
@@ -238,7 +239,7 @@ class Herder(AteomHerderBase):
             "memory_bytes": request.memory_bytes,
             "actor_dirs": dirs.to_proto(),
         }
-        call = {"timeout": ATEOM_TIMEOUT, "metadata": {OPERATION_ID_METADATA: op}}
+        call: dict[str, Any] = {"timeout": ATEOM_TIMEOUT, "metadata": {OPERATION_ID_METADATA: op}}
         if restore is None:
             await stub.RunWorkload(ateom_pb2.RunWorkloadRequest(**fields), **call)
             return
@@ -276,16 +277,15 @@ class Herder(AteomHerderBase):
     async def _take_down(self, request: pb.RunRequest | pb.RestoreRequest | pb.TerminateRequest) -> None:
         """Nothing of the actor runs here afterwards, and only paused state and logs are left of it."""
         record = await self._state.get(request.actor_uid)
+        dirs = ActorDirs.of(self._root, request.actor_uid)
         workers = {request.target_ateom_uid, record.worker_uid if record else ""} - {""}
         for worker in sorted(workers):
             if not await self._ateoms.alive(worker):
                 continue  # its process is gone, and with it all that it ran
             stub = await self._ateoms.stub(worker)
-            dirs = ActorDirs.of(self._root, request.actor_uid).to_proto()
             await stub.TerminateWorkload(
-                ateom_pb2.TerminateWorkloadRequest(**_identity(request), actor_dirs=dirs), timeout=50
+                ateom_pb2.TerminateWorkloadRequest(**_identity(request), actor_dirs=dirs.to_proto()), timeout=50
             )
-        dirs = ActorDirs.of(self._root, request.actor_uid)
         await trio.to_thread.run_sync(lambda: dirs.wipe(keep_local_checkpoints=True))
         if record is not None:
             record.phase, record.worker_uid = IDLE, ""
@@ -304,17 +304,21 @@ class Herder(AteomHerderBase):
         dirs = ActorDirs.of(self._root, request.actor_uid)
         if record.phase == RUNNING:
             stub = await self._ateoms.stub(request.target_ateom_uid)
-            saved = await stub.CheckpointWorkload(
-                ateom_pb2.CheckpointWorkloadRequest(
-                    **_identity(request),
-                    spec=bundles.workload(request.spec),
-                    snapshot_uri=request.external_config.snapshot_uri,
-                    scope=ateom_pb2.SnapshotScope.Name(request.scope),
-                    actor_dirs=dirs.to_proto(),
-                ),
-                timeout=ATEOM_TIMEOUT,
-                metadata={OPERATION_ID_METADATA: op, **metadata},
+            save = ateom_pb2.CheckpointWorkloadRequest(
+                **_identity(request),
+                spec=bundles.workload(request.spec),
+                snapshot_uri=request.external_config.snapshot_uri,
+                scope=ateom_pb2.SnapshotScope.Name(request.scope),
+                actor_dirs=dirs.to_proto(),
             )
+            try:
+                saved = await stub.CheckpointWorkload(
+                    save, timeout=ATEOM_TIMEOUT, metadata={OPERATION_ID_METADATA: op, **metadata}
+                )
+            except AteError as error:
+                if await self.runs(request.target_ateom_uid, request.actor_uid):
+                    raise with_reason(error, STILL_RUNNING)
+                raise
             record.phase, record.operation_id = CHECKPOINTED, op
             record.snapshot_files[:] = saved.snapshot_files
             record.data_snapshot_files[:] = saved.data_snapshot_files
@@ -370,7 +374,7 @@ class Herder(AteomHerderBase):
         await trio.to_thread.run_sync(dirs.wipe)
 
 
-def _identity(request: Identified) -> dict[str, str]:
+def _identity(request: Identified) -> dict[str, Any]:
     return {
         "atespace": request.atespace,
         "actor_name": request.actor_name,

@@ -1,0 +1,170 @@
+"""The command line: `ate VERB …`. Parses, runs one verb, and turns an error into one clear line and an exit status.
+
+Nothing heavy is imported before the verb is known, so that `ate --version` is instant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ate import __version__
+
+FORMATS = ("table", "wide", "json", "yaml", "name")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status: 0 done, 1 the operation failed, 2 the words were wrong."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv in (["--version"], ["version"]):
+        print(f"ate {__version__}")
+        return 0
+    parser = _parser()
+    from ate.config import resolve
+    from ate.errors import AteError, InvalidArgument
+
+    try:
+        for subparser in [parser, *_subparsers(parser).values()]:
+            resolve(subparser, argv)
+        options = parser.parse_args(argv)
+        return _dispatch(options)
+    except InvalidArgument as error:
+        print(f"ate: {error.message}", file=sys.stderr)
+        return 2
+    except AteError as error:
+        print(f"ate: {error.message} ({error.code.name})", file=sys.stderr)
+        return 1
+    except BaseExceptionGroup as group:
+        found = _single(group)
+        if isinstance(found, AteError):
+            print(f"ate: {found.message} ({found.code.name})", file=sys.stderr)
+            return 1
+        if isinstance(found, KeyboardInterrupt):
+            return 130
+        raise
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 0
+
+
+def _single(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """The one error in a group of one, however deep."""
+    inner: BaseException = group
+    while isinstance(inner, BaseExceptionGroup):
+        if len(inner.exceptions) != 1:
+            return None
+        inner = inner.exceptions[0]
+    return inner
+
+
+def _subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    action = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    found: dict[str, argparse.ArgumentParser] = action.choices
+    return found
+
+
+def _dispatch(options: argparse.Namespace) -> int:
+    if options.verb == "serve":
+        from ate.cli import serve
+
+        return serve.run(options)
+    if options.verb == "dev":
+        from ate.cli import dev
+
+        return dev.run(options)
+    if options.verb == "image":
+        from ate.cli import image
+
+        return image.run(options)
+    from ate.cli import verbs
+
+    if options.verb in ("resume", "suspend", "pause", "revert"):
+        return verbs.run(verbs.lifecycle, options)
+    return verbs.run(getattr(verbs, options.verb), options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ate", description="Runs very many stateful, sandboxed, mostly idle programs on few warm workers."
+    )
+    parser.add_argument("--version", action="version", version=f"ate {__version__}")
+    commands = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    from ate.cli import dev, serve
+
+    dev.add_arguments(commands.add_parser("dev", help="the whole platform on this machine"))
+    serve.add_arguments(commands.add_parser("serve", help="run one or more roles"))
+
+    get = _client(commands, "get", "show resources")
+    get.add_argument("type", choices=_types())
+    get.add_argument("names", nargs="*")
+    get.add_argument("-A", "--all-atespaces", action="store_true")
+    get.add_argument("-w", "--watch", action="store_true", help="go on with a line for every change")
+    get.add_argument("-l", "--selector", default="", help="workers: labels, key=value[,key=value]")
+    get.add_argument("--sandbox-class", default="", help="workers: class")
+
+    create = _client(commands, "create", "make an atespace, actor, actor-template or tag")
+    create.add_argument("type", choices=_types())
+    create.add_argument("names", nargs="*", metavar="name")
+    create.add_argument("-t", "--template", default="", help="actor: ATESPACE/NAME of its template")
+    create.add_argument("--tag", default="", help="actor: ATESPACE/NAME of the tag to start from")
+    create.add_argument("--actor", default="", help="tag: the actor to copy")
+    create.add_argument("--scope", default="atespace", choices=("atespace", "published"), help="tag: who may use it")
+    create.add_argument("-f", "--filename", action="append", default=[], help="actor-template: YAML file, - for stdin")
+
+    update = _client(commands, "update", "change a tag's scope")
+    update.add_argument("type", choices=_types())
+    update.add_argument("names", nargs="*", metavar="name")
+    update.add_argument("--scope", default="atespace", choices=("atespace", "published"))
+
+    delete = _client(commands, "delete", "remove resources")
+    delete.add_argument("type", choices=_types())
+    delete.add_argument("names", nargs="+", metavar="name")
+    delete.add_argument("--any-state", action="store_true", help="actor: also one that runs")
+    delete.add_argument("--ignore-not-found", action="store_true")
+
+    for verb, what in (
+        ("resume", "wake actors"),
+        ("suspend", "put actors to sleep, their state in object storage"),
+        ("pause", "put actors to sleep, their state on the node"),
+        ("revert", "take actors back to their last good snapshot"),
+    ):
+        lifecycle = _client(commands, verb, what)
+        lifecycle.add_argument("type", choices=("actor", "actors"))
+        lifecycle.add_argument("names", nargs="+", metavar="name")
+        if verb == "resume":
+            lifecycle.add_argument("--boot", action="store_true", help="start from the image, not the golden snapshot")
+
+    logs = _client(commands, "logs", "show what an actor printed")
+    logs.add_argument("type", choices=("actor", "actors"))
+    logs.add_argument("name")
+    logs.add_argument("-f", "--follow", action="store_true")
+    logs.add_argument("-c", "--container", default="")
+
+    apply = _client(commands, "apply", "make or change what YAML files describe")
+    apply.add_argument("-f", "--filename", action="append", default=[], required=True, help="file, or - for stdin")
+
+    image = commands.add_parser("image", help="images of this machine")
+    image.add_argument("action", choices=("import",))
+    image.add_argument("path", help="OCI layout folder, or tar archive of one")
+    image.add_argument("--name", default="", help="name to refer to it by")
+    image.add_argument("--root", default="/var/lib/ate")
+    return parser
+
+
+def _types() -> list[str]:
+    return [
+        "actor", "actors", "atespace", "atespaces", "actor-template", "actor-templates", "actortemplates", "tag",
+        "tags", "worker", "workers", "workerpool", "workerpools", "sandboxconfig", "sandboxconfigs",
+    ]  # fmt: skip
+
+
+def _client(commands: argparse._SubParsersAction, name: str, what: str) -> argparse.ArgumentParser:  # type: ignore[type-arg]
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=what)
+    parser.add_argument("--root", default="/var/lib/ate", help="folder of the install (default %(default)s)")
+    parser.add_argument("--endpoint", default="", help="host:port of the api role (default: from the root)")
+    parser.add_argument("--trust-domain", default="cluster.local")
+    parser.add_argument("-a", "--atespace", default="")
+    parser.add_argument("-o", "--output", default="table", choices=FORMATS)
+    return parser

@@ -1,0 +1,131 @@
+"""YAML that people write, turned into the API's messages: Kubernetes-shaped pools and configs, protojson for the rest.
+
+The other spellings of the sources (contract.md) are taken and stored under the seed's names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from ate.errors import InvalidArgument
+from ate.proto import ateapi_pb2 as pb
+
+API_VERSION = "ate.dev/v1alpha1"
+_CLASSES = {"gvisor": "SANDBOX_CLASS_GVISOR", "microvm": "SANDBOX_CLASS_MICROVM", None: "SANDBOX_CLASS_GVISOR"}
+_PLAIN: dict[str, type[Message]] = {
+    "ActorTemplate": pb.ActorTemplate,
+    "Atespace": pb.Atespace,
+    "Actor": pb.Actor,
+    "Tag": pb.Tag,
+}
+
+
+def read(text: str, source: str) -> Iterator[Message]:
+    """Every document of a file as the message of its kind. InvalidArgument names file and document."""
+    try:
+        documents = list(yaml.safe_load_all(text))
+    except yaml.YAMLError as error:
+        raise InvalidArgument(f"{source}: not YAML: {error}")
+    for number, document in enumerate(documents, 1):
+        if document is None:
+            continue
+        if not isinstance(document, dict):
+            raise InvalidArgument(f"{source}, document {number}: must be a mapping")
+        try:
+            yield to_message(document)
+        except (InvalidArgument, json_format.ParseError) as error:
+            raise InvalidArgument(f"{source}, document {number}: {error}")
+
+
+def to_message(document: dict[str, Any]) -> Message:
+    """One document. Without `kind` it is an ActorTemplate, the form `create actor-template -f` takes."""
+    version = document.get("apiVersion", API_VERSION)
+    kind = document.get("kind", "ActorTemplate" if "containers" in document else "")
+    if version != API_VERSION:
+        raise InvalidArgument(f"apiVersion: {version!r} is not {API_VERSION}")
+    if kind == "WorkerPool":
+        return _worker_pool(document)
+    if kind == "SandboxConfig":
+        return _sandbox_config(document)
+    if kind not in _PLAIN:
+        known = ", ".join(sorted([*_PLAIN, "WorkerPool", "SandboxConfig"]))
+        raise InvalidArgument(f"kind: {kind!r} is not one of {known}")
+    body = {name: value for name, value in document.items() if name not in ("apiVersion", "kind")}
+    if isinstance(body.get("spec"), dict):
+        body |= body.pop("spec")
+    if kind == "ActorTemplate":
+        _respell_template(body)
+    return json_format.ParseDict(body, _PLAIN[kind]())
+
+
+def _respell_template(body: dict[str, Any]) -> None:
+    if "snapshotConfig" in body:
+        body["snapshotsConfig"] = body.pop("snapshotConfig")
+    for container in body.get("containers") or []:
+        if isinstance(container, dict) and "wakeupProbe" in container:
+            container["readyz"] = container.pop("wakeupProbe")
+    for holder in [body, *(body.get("containers") or [])]:
+        resources = holder.get("resources") if isinstance(holder, dict) else None
+        if isinstance(resources, dict) and isinstance(resources.get("limits"), dict):
+            limits = resources["limits"]
+            resources["limits"] = [{"name": name, "quantity": str(value)} for name, value in limits.items()]
+
+
+def _metadata(document: dict[str, Any]) -> dict[str, Any]:
+    metadata = document.get("metadata")
+    if not isinstance(metadata, dict) or not metadata.get("name"):
+        raise InvalidArgument("metadata.name: is required")
+    return metadata
+
+
+def _class(spec: dict[str, Any]) -> str:
+    name = spec.get("sandboxClass")
+    if name not in _CLASSES:
+        raise InvalidArgument(f"spec.sandboxClass: {name!r} is not gvisor or microvm")
+    return _CLASSES[name]
+
+
+def _worker_pool(document: dict[str, Any]) -> pb.WorkerPool:
+    metadata, spec = _metadata(document), dict(document.get("spec") or {})
+    if "replicas" not in spec:
+        raise InvalidArgument("spec.replicas: is required")
+    spec["sandboxClass"] = _class(spec)
+    if "ateomImage" in spec:
+        spec["workerImage"] = spec.pop("ateomImage")
+    template = spec.get("template")
+    if isinstance(template, dict) and isinstance(template.get("resources"), dict):
+        for amounts in template["resources"].values():
+            amounts |= {name: str(value) for name, value in amounts.items()}
+    spec["deploymentNamespace"] = metadata.get("namespace", "")
+    body = {"metadata": {"name": metadata["name"]}, "labels": metadata.get("labels") or {}, "spec": spec}
+    return json_format.ParseDict(body, pb.WorkerPool())
+
+
+def _sandbox_config(document: dict[str, Any]) -> pb.SandboxRuntimeConfig:
+    metadata, spec = _metadata(document), dict(document.get("spec") or {})
+    spec["sandboxClass"] = _class(spec)
+    spec["assets"] = {arch: {"files": files} for arch, files in (spec.get("assets") or {}).items()}
+    return json_format.ParseDict({"metadata": {"name": metadata["name"]}, "spec": spec}, pb.SandboxRuntimeConfig())
+
+
+def to_document(message: Message) -> dict[str, Any]:
+    """The message as people write it: what `get -o yaml` prints and `apply -f` takes."""
+    body: dict[str, Any] = json_format.MessageToDict(message)
+    if isinstance(message, pb.WorkerPool):
+        spec = body.get("spec", {})
+        spec["sandboxClass"] = "microvm" if message.spec.sandbox_class == pb.SANDBOX_CLASS_MICROVM else "gvisor"
+        metadata = {**body["metadata"], "labels": body.pop("labels", {})}
+        if spec.pop("deploymentNamespace", ""):
+            metadata["namespace"] = message.spec.deployment_namespace
+        return {"apiVersion": API_VERSION, "kind": "WorkerPool", **body, "metadata": metadata, "spec": spec}
+    if isinstance(message, pb.SandboxRuntimeConfig):
+        spec = body.get("spec", {})
+        spec["sandboxClass"] = "microvm" if message.spec.sandbox_class == pb.SANDBOX_CLASS_MICROVM else "gvisor"
+        spec["assets"] = {arch: assets.get("files", {}) for arch, assets in spec.get("assets", {}).items()}
+        return {"apiVersion": API_VERSION, "kind": "SandboxConfig", **body, "spec": spec}
+    return {"apiVersion": API_VERSION, "kind": type(message).__name__, **body}
