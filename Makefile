@@ -1,7 +1,40 @@
 # Every target sets itself up: `make demo` or `make test` in a bare clone on a fresh Debian 12 machine is enough.
-.PHONY: demo check test bench binary proto setup
+.PHONY: demo check test unit bench binary proto lock
 PY := .venv/bin/python
-setup:
-	@packaging/setup.sh
-proto: setup
-	$(PY) ate/proto/generate.py
+export PYTHONPATH := $(CURDIR)
+
+# The main job: an actor asleep and awake on real gVisor.
+demo:
+	@packaging/setup.sh run
+	@$(PY) demos/counter/demo.py $(DEMO)
+
+# Fast: lint, types, generated code, and everything that needs no socket.
+check:
+	@packaging/setup.sh test
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@$(PY) ate/proto/generate.py --check
+	@$(PY) -m pytest tests/unit
+
+# Everything, on real parts.
+test: check
+	@packaging/build-runsc.sh build/runsc || echo "newest runsc not built: the driver suite runs on the packaged one"
+	@$(PY) -m pytest tests/simulation tests/system
+
+bench:
+	@packaging/setup.sh test
+	@for program in bench/*.py; do echo "== $$program"; $(PY) $$program || exit 1; done
+
+# One file: dist/ate.
+binary:
+	@packaging/setup.sh test
+	@packaging/binary.sh
+
+proto:
+	@packaging/setup.sh test
+	@$(PY) ate/proto/generate.py
+
+# Pins what .venv holds now.
+lock:
+	@$(PY) packaging/lock.py

@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--parked-request-budget", default="5")
     add("--parked-request-max", default="1024")
     add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    add("--die-with-parent", action="store_true", help="end when the process that started this one ends")
 
 
 @dataclass
@@ -61,8 +62,11 @@ def run(options: argparse.Namespace) -> int:
     log.setup("warning", role="dev")
     if os.geteuid() != 0:
         raise FailedPrecondition("`ate dev` needs root: sandboxes, network namespaces and mounts are made by it")
+    if options.die_with_parent:
+        program.die_with_parent()
     root = Path(options.root).absolute()
     root.mkdir(parents=True, exist_ok=True)
+    (root / "ready").unlink(missing_ok=True)
     lock = os.open(root / "dev.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,8 +7,6 @@ starts, so it runs alone in its process.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -16,13 +14,12 @@ from pathlib import Path
 
 import trio
 
-from ate import install, log, names
+from ate import install, log, names, program
 from ate.config import DEFAULT_ROOT, host_port
 from ate.errors import FailedPrecondition, Internal, InvalidArgument
 
 ROLES = ("identity-broker", "api", "controller", "atelet", "router", "ateom")
 """In the order they are started in one process."""
-_PR_SET_PDEATHSIG = 1
 
 _log = log.Logger("ate.serve")
 
@@ -72,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     log.setup(options.log_level, role="+".join(roles))
     root = Path(options.root).absolute()
     if options.die_with_parent:
-        _die_with_parent()
+        program.die_with_parent()
     node = options.node_name or install.node_name()
     if not names.is_long(node):
         raise InvalidArgument(f"--node-name: {node!r} is not a DNS subdomain")
@@ -82,13 +79,6 @@ def run(options: argparse.Namespace) -> int:
         return _run_ateom(options, root, node)
     trio.run(_serve, roles, options, root, node)
     return 0
-
-
-def _die_with_parent() -> None:
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        raise FailedPrecondition("the process that started this one is gone already")
 
 
 async def _serve(roles: list[str], options: argparse.Namespace, root: Path, node: str) -> None:

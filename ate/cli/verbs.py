@@ -314,7 +314,7 @@ async def _apply(api: Api, message: Any) -> str:
     fresh.metadata.CopyFrom(known.metadata)
     if kind == "Actor" and not fresh.HasField("source_tag") and known.HasField("source_tag"):
         fresh.source_tag.CopyFrom(known.source_tag)
-    if known.DESCRIPTOR.fields_by_name.get("status"):
+    if known.DESCRIPTOR.fields_by_name.get("status") and known.HasField("status"):
         fresh.status.CopyFrom(known.status)
     if fresh == known:
         return "unchanged"

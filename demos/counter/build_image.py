@@ -93,9 +93,7 @@ def python_files(root: Path) -> None:
     (root / "tmp").chmod(0o1777)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)  # apt drops privileges while it downloads
-        subprocess.run(
-            ["apt-get", "download", "-q", *PACKAGES], cwd=folder, check=True, stdout=subprocess.DEVNULL
-        )
+        subprocess.run(["apt-get", "download", "-q", *PACKAGES], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         unpacked = Path(folder) / "unpacked"
         for deb in sorted(Path(folder).glob("*.deb")):
             subprocess.run(["dpkg", "-x", str(deb), str(unpacked)], check=True)

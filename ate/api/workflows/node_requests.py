@@ -1,10 +1,11 @@
-"""What the control plane asks of a node, built from stored resources. Pure."""
+"""What the control plane asks of a node, built from stored resources. Pure, but for `terminate`."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from ate.api import scheduling
+from ate.api.nodes import Nodes
 from ate.names import OPERATION_ID_METADATA
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import atelet_pb2 as node
@@ -112,3 +113,18 @@ def _system_info(source: pb.SystemInfoVolume, target: node.SystemInfoVolume) -> 
         else:
             bundle = node.TrustBundleSource(path=item.trust_bundle.path, names=[item.trust_bundle.name])
             target.data_sources.add(trust_bundle=bundle)
+
+
+async def terminate(nodes: Nodes, actor: Row[pb.Actor], template: Row[pb.ActorTemplate]) -> None:
+    """Makes sure nothing of a failed actor is left on its worker before the place is given to another.
+
+    Raises (ambiguous) when the node cannot be asked: the actor then stays in transition with its place, to be retried.
+    """
+    assigned = actor.value.status.worker_assignment
+    herder = await nodes.herder(assigned.node_name)
+    request = node.TerminateRequest(
+        target_ateom_uid=assigned.worker.name,
+        **identity(actor, template),
+        spec=workload(template.value, actor.value),
+    )
+    await herder.Terminate(request, timeout=60)

@@ -80,7 +80,7 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
         raise
     except AteError as error:
         ctx.affinity.failed(actor.uid, assigned.worker.name)
-        await _terminate(ctx, actor, template)
+        await node_requests.terminate(ctx.nodes, actor, template)
         await steps.crash(ctx, actor, lease, f"resume failed: {error.message}")
         raise
 
@@ -226,18 +226,3 @@ async def _golden_uri(ctx: Context, template: Row[pb.ActorTemplate]) -> str:
         return ""
     tag = await ctx.store.get(TAGS, key_of(template.value.status.golden_snapshot_status.golden_tag))
     return tag.value.status.snapshot.snapshot_uri if tag is not None else ""
-
-
-async def _terminate(ctx: Context, actor: Row[pb.Actor], template: Row[pb.ActorTemplate]) -> None:
-    """Makes sure nothing of a failed start is left before its place is given to another actor.
-
-    Raises (ambiguous) when the node cannot be asked: the actor then stays RESUMING with its place, to be retried.
-    """
-    assigned = actor.value.status.worker_assignment
-    herder = await ctx.nodes.herder(assigned.node_name)
-    request = node.TerminateRequest(
-        target_ateom_uid=assigned.worker.name,
-        **node_requests.identity(actor, template),
-        spec=node_requests.workload(template.value, actor.value),
-    )
-    await herder.Terminate(request, timeout=60)
