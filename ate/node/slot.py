@@ -89,7 +89,8 @@ class SlotMaker:
                 Path(path).chmod(0o777)
 
             def container(bundle: Bundle) -> ContainerSpec:
-                root = self._mounts.acquire(bundle.layers)
+                points = {m["destination"] for m in bundle.config.get("mounts", ()) if m.get("type") == "bind"}
+                root = self._mounts.acquire(bundle.layers, points)
                 roots.append(root)
                 config = dict(bundle.config)
                 config["mounts"] = [

@@ -425,9 +425,12 @@ async def _check_facts(directory: Path, driver: SandboxDriver, assembly: Assembl
 
 
 def _make_empty(directory: Path) -> None:
-    if directory.exists():
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True, mode=0o700)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:

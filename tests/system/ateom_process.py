@@ -65,6 +65,7 @@ def main() -> None:
             tunnel_socket=listener,
             prepare=options["prepare"],
             stopping=stopping,
+            eviction_grace=options["eviction_grace"],
         )
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
@@ -276,7 +277,9 @@ async def read_response(stream: trio.abc.Stream) -> tuple[int, dict[str, str], b
 
 
 @contextlib.asynccontextmanager
-async def start(root: Path, *, prepare: bool = False, level: str = "info") -> AsyncIterator[Ateom]:
+async def start(
+    root: Path, *, prepare: bool = False, level: str = "info", eviction_grace: float = 0.1
+) -> AsyncIterator[Ateom]:
     """An ateom below `root`; ended by SIGTERM, or killed if that does not help."""
     install_id, worker_uid = secrets.token_hex(4), str(uuid.uuid4())
     root.mkdir(parents=True, exist_ok=True)
@@ -289,11 +292,12 @@ async def start(root: Path, *, prepare: bool = False, level: str = "info") -> As
         "port_file": str(root / f"port-{worker_uid}"),
         "prepare": prepare,
         "level": level,
+        "eviction_grace": eviction_grace,
     }
     (root / "runsc-facts").mkdir(exist_ok=True)
     for known in rootfs.CACHE.glob("runsc-*.json"):
         (root / "runsc-facts" / known.name).write_bytes(known.read_bytes())
-    with open(root / "ateom.log", "ab") as output:
+    with open(root / "ateom.log", "ab") as output:  # noqa: ASYNC230
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.system.ateom_process", json.dumps(options)],
             cwd=Path(__file__).parents[2],

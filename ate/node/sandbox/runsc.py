@@ -241,7 +241,8 @@ def default_binary() -> Path | None:
 def _words(path: Path) -> str:
     """What a failed command said: messages of its JSON log and plain lines, without the stacks of its goroutines."""
     lines = []
-    for line in path.read_text("utf-8", "replace").splitlines():
+    # Its processes write objects into one file, not always with a newline between them.
+    for line in path.read_text("utf-8", "replace").replace('}{"msg":', '}\n{"msg":').splitlines():
         try:
             text = str(json.loads(line)["msg"])
         except (ValueError, KeyError, TypeError):

@@ -6,6 +6,7 @@ limit of its own. Used by `server.py` only.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterator
 
 import trio
@@ -37,7 +38,7 @@ class Buffered:
         if self.ended:
             return False
         try:
-            data = await self.stream.receive_some(CHUNK)
+            data = await receive(self.stream)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise Broken(self.side) from error
         self.ended = not data
@@ -178,6 +179,16 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield from _leaves(error)
         else:
             yield error
+
+
+async def receive(stream: trio.abc.Stream) -> bytes:
+    """Reads once, b"" at the end; also after `end_sending`, when ssl reports the peer's goodbye as an error."""
+    try:
+        return bytes(await stream.receive_some(CHUNK))
+    except trio.BrokenResourceError as error:
+        if isinstance(error.__cause__, ssl.SSLZeroReturnError):
+            return b""
+        raise
 
 
 async def end_sending(stream: trio.abc.Stream) -> None:
