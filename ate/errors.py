@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+from google.rpc import error_details_pb2
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
@@ -89,6 +90,31 @@ class DataLoss(AteError):
 
 class Unauthenticated(AteError):
     code = Status.UNAUTHENTICATED
+
+
+REASON_DOMAIN = "ate.dev"
+NOT_STARTED = "NOT_STARTED"
+"""Reason of a node: the actor was not started, and nothing of it is left there."""
+STILL_RUNNING = "STILL_RUNNING"
+"""Reason of a node: the checkpoint failed, and the actor runs on unharmed."""
+ACTOR_CRASHED = "ACTOR_CRASHED"
+"""Reason of the control plane: the actor has to be reverted or deleted; waiting does not help."""
+
+
+def with_reason(error: AteError, text: str) -> AteError:
+    """The same error with a reason for programs (google.rpc.ErrorInfo), unless it carries one."""
+    if reason_of(error):
+        return error
+    detail = error_details_pb2.ErrorInfo(domain=REASON_DOMAIN, reason=text)
+    return type(error)(error.message, details=[*error.details, detail])
+
+
+def reason_of(error: AteError) -> str:
+    """The reason an error of ours carries, or empty."""
+    for detail in error.details:
+        if isinstance(detail, error_details_pb2.ErrorInfo) and detail.domain == REASON_DOMAIN:
+            return str(detail.reason)
+    return ""
 
 
 BY_STATUS: dict[Status, type[AteError]] = {cls.code: cls for cls in AteError.__subclasses__()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal
 from typing import Final
@@ -29,9 +30,9 @@ def parse(text: str) -> Decimal:
 
 def milli_cpu(text: str) -> int:
     """Thousandths of a core, rounded up."""
-    return -int(-parse(text) * 1000 // 1)
+    return math.ceil(parse(text) * 1000)
 
 
 def in_bytes(text: str) -> int:
     """Bytes, rounded up."""
-    return -int(-parse(text) // 1)
+    return math.ceil(parse(text))

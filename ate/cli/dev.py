@@ -198,7 +198,7 @@ async def _announce(options: argparse.Namespace, root: Path, router_port: int, s
     while True:
         try:
             async with connect(root, "", options.trust_domain) as api:
-                await _ensure_default_config(api.provider, build_pause_image(root / "images"))
+                await _ensure_default_config(api.provider, await build_pause_image(root / "images"))
             break
         except AteError as error:
             _log.info("not ready yet", error=error.message)

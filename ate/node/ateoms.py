@@ -7,15 +7,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import trio
-from google.rpc import error_details_pb2
 
-from ate.errors import AteError, InvalidArgument, Unavailable
+from ate.errors import NOT_STARTED, InvalidArgument, Unavailable, with_reason
 from ate.names import is_uuid
 from ate.proto.ateom_grpc import AteomStub
 from ate.rpc import Channel
 
-NOT_STARTED = "NOT_STARTED"
-STILL_RUNNING = "STILL_RUNNING"
 PATIENCE = 10.0
 """Seconds to wait for a worker that is just starting (or starting again) to open its socket."""
 
@@ -45,7 +42,7 @@ class Ateoms:
             while not await self.alive(worker_uid):
                 await trio.sleep(0.02)
             return
-        raise Unavailable(f"worker {worker_uid} does not answer on this node", details=[reason(NOT_STARTED)])
+        raise with_reason(Unavailable(f"worker {worker_uid} does not answer on this node"), NOT_STARTED)
 
     async def alive(self, worker_uid: str) -> bool:
         """Whether a process listens on the worker's socket."""
@@ -55,18 +52,6 @@ class Ateoms:
             return False
         await stream.aclose()
         return True
-
-
-def reason(text: str) -> error_details_pb2.ErrorInfo:
-    """The detail by which the control plane knows what became of the actor."""
-    return error_details_pb2.ErrorInfo(domain="ate.dev", reason=text)
-
-
-def with_reason(error: AteError, text: str) -> AteError:
-    """The same error with the reason added, unless it carries one."""
-    if any(isinstance(detail, error_details_pb2.ErrorInfo) for detail in error.details):
-        return error
-    return type(error)(error.message, details=[*error.details, reason(text)])
 
 
 @asynccontextmanager

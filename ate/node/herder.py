@@ -15,14 +15,25 @@ from typing import Any
 
 import trio
 
-from ate.errors import Aborted, AteError, DataLoss, FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from ate.errors import (
+    NOT_STARTED,
+    STILL_RUNNING,
+    Aborted,
+    AteError,
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+    with_reason,
+)
 from ate.flights import Flights
 from ate.log import Logger
 from ate.names import OPERATION_ID_METADATA
 from ate.node import bundles
 from ate.node.actor_dirs import ActorDirs
 from ate.node.assets import Assets, Runtime, architecture
-from ate.node.ateoms import NOT_STARTED, STILL_RUNNING, Ateoms, with_reason
+from ate.node.ateoms import Ateoms
 from ate.node.images import ImageStore
 from ate.node.local_state import CHECKPOINTED, IDLE, RUNNING, STARTING, LocalState
 from ate.node.snapshots import AssetSource, Manifest, SnapshotStore

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from grpclib.const import Status
 
-from ate.errors import AteError
+from ate.errors import ACTOR_CRASHED, AteError, reason_of
 
 RETRIED_ALWAYS = frozenset({Status.ABORTED})
 RETRIED_WHILE_PARKED = frozenset({Status.RESOURCE_EXHAUSTED, Status.FAILED_PRECONDITION, Status.UNAVAILABLE})
@@ -31,7 +31,7 @@ class ParkingRules:
 
     def retried(self, error: AteError) -> bool:
         """Whether waiting can mend it. A crashed or deleted actor does not get better by waiting."""
-        if error.code is Status.FAILED_PRECONDITION and "CRASHED" in error.message:
+        if reason_of(error) == ACTOR_CRASHED:
             return False
         return error.code in RETRIED_ALWAYS or (self.most_requests > 0 and error.code in RETRIED_WHILE_PARKED)
 

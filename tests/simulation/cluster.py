@@ -1,7 +1,7 @@
-"""A control plane in one process, all real code, over nodes whose sandboxes are a model: for tests under a virtual clock.
+"""A control plane in one process, all real code, over nodes whose sandboxes are a model, under a virtual clock.
 
-A `FakeNode` speaks AteomHerder. Its actors' memory is an integer; snapshots are entries of a shared dictionary. It can be
-told to fail, to lose replies, or to be away.
+A `FakeNode` speaks AteomHerder. Its actors' memory is an integer; snapshots are entries of a shared dictionary. It can
+be told to fail, to lose replies, or to be away.
 """
 
 from __future__ import annotations

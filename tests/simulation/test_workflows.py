@@ -10,6 +10,7 @@ from ate.api import actors, workers
 from ate.api.workflows import revert, suspend
 from ate.api.workflows import tags as tag_workflows
 from ate.errors import (
+    NOT_STARTED,
     Aborted,
     AteError,
     DataLoss,
@@ -18,9 +19,9 @@ from ate.errors import (
     NotFound,
     ResourceExhausted,
     Unavailable,
+    with_reason,
 )
 from ate.names import Ref
-from ate.node.ateoms import NOT_STARTED, reason
 from ate.proto import ateapi_pb2 as pb
 from tests.simulation.cluster import Cluster, open_cluster
 
@@ -147,7 +148,7 @@ async def test_a_start_that_was_not_begun_leaves_the_actor_asleep_and_the_worker
         await ready(cluster)
 
         def away(what: str) -> None:
-            raise Unavailable("object store is down", details=[reason(NOT_STARTED)])
+            raise with_reason(Unavailable("object store is down"), NOT_STARTED)
 
         cluster.node.before = away
         with pytest.raises(Unavailable, match="object store is down"):

@@ -82,7 +82,9 @@ def test_a_bad_signing_request_is_an_invalid_argument() -> None:
 
 async def test_both_sides_of_a_connection_know_each_other() -> None:
     shared = pool()
-    der = await handshake(Identity(credentials(shared, "spiffe://cluster.local/x")), Identity(credentials(shared, ROUTER)))
+    der = await handshake(
+        Identity(credentials(shared, "spiffe://cluster.local/x")), Identity(credentials(shared, ROUTER))
+    )
     assert spiffe.read(der).spiffe_id == ROUTER
 
 
@@ -94,7 +96,9 @@ async def test_a_certificate_of_another_authority_or_an_expired_one_is_refused()
         client = Identity(Credentials(bad.key, bad.chain, shared.trust_bundle_pem))
         with pytest.raises(BaseException) as caught:
             await handshake(server, client)
-        assert caught.group_contains(trio.BrokenResourceError) or isinstance(caught.value, ssl.SSLError | ExceptionGroup)
+        assert caught.group_contains(trio.BrokenResourceError) or isinstance(
+            caught.value, ssl.SSLError | ExceptionGroup
+        )
 
 
 async def test_a_renewed_identity_is_used_by_the_next_connection() -> None:

@@ -16,7 +16,16 @@ from ate.api import scheduling
 from ate.api.context import Context
 from ate.api.kinds import ASSIGNMENTS, TAGS, key_of
 from ate.api.workflows import claims, node_requests, revert, steps
-from ate.errors import Aborted, AteError, FailedPrecondition, ResourceExhausted
+from ate.errors import (
+    ACTOR_CRASHED,
+    NOT_STARTED,
+    Aborted,
+    AteError,
+    FailedPrecondition,
+    ResourceExhausted,
+    reason_of,
+    with_reason,
+)
 from ate.log import Logger
 from ate.names import Ref
 from ate.proto import ateapi_pb2 as pb
@@ -58,7 +67,8 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
     if state == pb.ACTOR_STATE_RUNNING:
         return actor.value, False
     if state not in _FROM:
-        raise FailedPrecondition(_why_not(ref, actor.value))
+        refused = FailedPrecondition(_why_not(ref, actor.value))
+        raise with_reason(refused, ACTOR_CRASHED) if state == pb.ACTOR_STATE_CRASHED else refused
     template = await steps.template_of(ctx, actor)
     config = await steps.config_of(ctx, template)
     if state != pb.ACTOR_STATE_RESUMING:
@@ -73,7 +83,7 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
     try:
         await _start(ctx, actor, template, config, claim.uid, boot)
     except steps.AMBIGUOUS as error:
-        if steps.reason_of(error) != steps.NOT_STARTED:
+        if reason_of(error) != NOT_STARTED:
             raise
         ctx.affinity.failed(actor.uid, assigned.worker.name)
         await steps.write_and_release(ctx, actor, lease, _back_to_sleep)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from google.rpc import error_details_pb2
-
 from ate.api.context import Context
 from ate.api.kinds import ACTORS, CONFIGS, TEMPLATES, key_of
 from ate.api.workflows import claims
-from ate.errors import Aborted, AteError, Cancelled, DeadlineExceeded, FailedPrecondition, NotFound, Unavailable
+from ate.errors import Aborted, Cancelled, DeadlineExceeded, FailedPrecondition, NotFound, Unavailable
 from ate.log import Logger
 from ate.names import Ref
 from ate.proto import ateapi_pb2 as pb
@@ -18,10 +16,6 @@ from ate.store import Key, Lease, Row, Tx
 
 log = Logger("ate.api")
 
-NOT_STARTED: Final = "NOT_STARTED"
-"""ErrorInfo reason of a node: the actor was not started and nothing of it is left there."""
-STILL_RUNNING: Final = "STILL_RUNNING"
-"""ErrorInfo reason of a node: the checkpoint failed and the actor runs on, unharmed."""
 AMBIGUOUS: Final = (Unavailable, Cancelled, DeadlineExceeded)
 """Errors after which the node may or may not have acted: the step is entered again, never undone."""
 _MAX_CRASH_MESSAGE: Final = 4096
@@ -102,14 +96,6 @@ async def crash(ctx: Context, actor: Row[pb.Actor], lease: Lease | None, message
     row = await write_and_release(ctx, actor, lease, change)
     log.warning("Actor crashed", actor=str(actor.key), actor_uid=actor.uid, reason=message)
     return row
-
-
-def reason_of(error: AteError) -> str:
-    """The ErrorInfo reason a node gave, or empty."""
-    for detail in error.details:
-        if isinstance(detail, error_details_pb2.ErrorInfo) and detail.domain == "ate.dev":
-            return str(detail.reason)
-    return ""
 
 
 def check_guards(what: str, row: Row[Any], options: pb.DeleteOptions) -> None:

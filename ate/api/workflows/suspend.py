@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ate.api.context import Context
 from ate.api.workflows import node_requests, steps
-from ate.errors import AteError, FailedPrecondition, NotFound
+from ate.errors import STILL_RUNNING, AteError, FailedPrecondition, NotFound, reason_of
 from ate.log import Logger
 from ate.names import GOLDEN_ATESPACE, Ref, actor_prefix, new_uid, snapshot_uri
 from ate.proto import ateapi_pb2 as pb
@@ -66,7 +66,7 @@ async def _suspend(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
     except steps.AMBIGUOUS:
         raise
     except AteError as error:
-        if steps.reason_of(error) == steps.STILL_RUNNING:
+        if reason_of(error) == STILL_RUNNING:
             await ctx.objects.delete_prefix(target)
             await steps.write(ctx, actor, lease, _back_to_running)
         elif actor.value.status.HasField("worker_assignment"):
@@ -222,7 +222,7 @@ async def _pause(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
     except steps.AMBIGUOUS:
         raise
     except AteError as error:
-        if steps.reason_of(error) == steps.STILL_RUNNING:
+        if reason_of(error) == STILL_RUNNING:
             await steps.write(ctx, actor, lease, _back_to_running)
         else:
             await node_requests.terminate(ctx.nodes, actor, template)
