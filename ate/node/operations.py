@@ -14,7 +14,7 @@ from typing import Any, Final
 import trio
 
 from ate import log
-from ate.errors import Aborted, AteError, FailedPrecondition, to_grpc
+from ate.errors import Aborted, AteError, FailedPrecondition, Internal
 
 _log = log.Logger(__name__)
 _REMEMBERED: Final = 32
@@ -92,7 +92,8 @@ class Operations:
                     try:
                         operation.result = await work()
                     except Exception as error:
-                        operation.error = error if isinstance(error, AteError) else to_grpc(error)
+                        surprise = Internal(f"{operation.kind}: {type(error).__name__}: {error}")
+                        operation.error = error if isinstance(error, AteError) else surprise
                         _log.warning(f"{operation.kind} failed", exc=error)
             if operation.scope.cancelled_caught:
                 operation.error = Aborted(f"{operation.kind} of actor {operation.actor_uid} was stopped")
@@ -101,7 +102,7 @@ class Operations:
             raise
         finally:
             self._open.remove(operation)
-            if operation.id:
+            if operation.id and operation.error is None:  # what failed left nothing and may be tried again
                 self._finished[operation.id] = operation
                 while len(self._finished) > _REMEMBERED:
                     self._finished.popitem(last=False)

@@ -59,15 +59,19 @@ async def test_an_id_used_for_something_else_is_refused() -> None:
             await operations.run("Run", "b", b"", "id", work)
 
 
-async def test_a_failure_is_every_caller_s_failure() -> None:
+async def test_what_failed_is_tried_again_when_it_is_asked_for_again() -> None:
+    tries = []
+
     async def fails() -> None:
+        tries.append(1)
         raise ValueError("odd")
 
     async with trio.open_nursery() as nursery:
         operations = Operations(nursery)
         for _ in range(2):
             with pytest.raises(Internal, match="odd"):
-                await operations.run("Run", "a", b"", "id", fails)  # type: ignore[arg-type]
+                await operations.run("Run", "a", b"", "id", fails)
+    assert len(tries) == 2
 
 
 async def test_a_stopped_operation_tells_its_callers() -> None:
