@@ -7,7 +7,7 @@ go on before the next heartbeat. A channel demands the atelet's identity pinned 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from ate import names
 from ate.api.kinds import NODES
@@ -17,7 +17,7 @@ from ate.identity.tls import Identity
 from ate.proto import node_pb2
 from ate.proto.atelet_grpc import AteomHerderStub
 from ate.proto.node_grpc import ActorLogsStub
-from ate.rpc import Channel, Peer
+from ate.rpc import Channel, ChannelPool, Peer, open_channel_pool
 from ate.store import Key, Store
 
 HEARTBEAT_SECONDS = 5
@@ -26,10 +26,9 @@ HEARTBEAT_SECONDS = 5
 class Nodes:
     """Use `open_nodes`."""
 
-    def __init__(self, store: Store, identity: Identity, trust_domain: str, stack: AsyncExitStack) -> None:
-        self._store, self._identity, self._stack = store, identity, stack
+    def __init__(self, store: Store, identity: Identity, trust_domain: str, channels: ChannelPool) -> None:
+        self._store, self._identity, self._channels = store, identity, channels
         self._atelet_id = names.service_account_id(trust_domain, names.SERVICE_ACCOUNTS["atelet"])
-        self._channels: dict[str, tuple[str, Channel]] = {}
 
     async def register(self, node: node_pb2.Node) -> None:
         """Keeps what an agent told of itself."""
@@ -54,9 +53,6 @@ class Nodes:
         row = await self._store.get(NODES, Key("", node_name))
         if row is None:
             raise Unavailable(f"no node agent has registered for node {node_name}: is its atelet running?")
-        known = self._channels.get(node_name)
-        if known is not None and known[0] == row.value.address:
-            return known[1]
         host, _, port = row.value.address.rpartition(":")
         if not port.isdigit():
             raise NotFound(f"node {node_name} registered the unusable address {row.value.address!r}")
@@ -65,15 +61,14 @@ class Nodes:
         def verify(peer: Peer) -> None:
             check(peer.certificate)
 
-        channel = await self._stack.enter_async_context(
-            Channel.tcp(host.strip("[]"), int(port), tls=self._identity, verify_peer=verify)
-        )
-        self._channels[node_name] = (row.value.address, channel)
-        return channel
+        def make() -> Channel:
+            return Channel.tcp(host.strip("[]"), int(port), tls=self._identity, verify_peer=verify)
+
+        return await self._channels.get(f"{node_name} {row.value.address}", make)
 
 
 @asynccontextmanager
 async def open_nodes(store: Store, identity: Identity, trust_domain: str) -> AsyncIterator[Nodes]:
     """Closes every channel at the end."""
-    async with AsyncExitStack() as stack:
-        yield Nodes(store, identity, trust_domain, stack)
+    async with open_channel_pool() as channels:
+        yield Nodes(store, identity, trust_domain, channels)

@@ -108,9 +108,9 @@ async def _run(options: argparse.Namespace, root: Path) -> None:
             finally:
                 print("stopping: suspending running actors", file=sys.stderr, flush=True)
                 with trio.CancelScope(shield=True):
-                    for scope in supervisors.values():
-                        scope.cancel()
+                    # The controller needs the others, alive, to put the actors to sleep.
                     for name in ("controller", "router", "atelet", "api", "identity-broker"):
+                        supervisors[name].cancel()
                         await _stop(next(role for role in roles if role.name == name))
             nursery.cancel_scope.cancel()
 

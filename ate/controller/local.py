@@ -29,6 +29,8 @@ log = Logger("ate.controller")
 INTERVAL = 1.0
 EVICTION_GRACE = 30 * 60.0
 """Seconds a retiring worker's actors get to be suspended (contract.md)."""
+STOP_GRACE = 60.0
+"""The same when the whole install stops: somebody waits for it."""
 CALL_TIMEOUT = 30.0
 _CLASSES = {pb.SANDBOX_CLASS_GVISOR: "gvisor", pb.SANDBOX_CLASS_MICROVM: "microvm"}
 
@@ -85,7 +87,7 @@ class LocalController:
                 with trio.CancelScope(shield=True):
                     async with trio.open_nursery() as retiring:
                         for uid in self._processes.all():
-                            retiring.start_soon(self._retire, uid)
+                            retiring.start_soon(self._retire, uid, STOP_GRACE)
             nursery.cancel_scope.cancel()
 
     async def _look(self, nursery: trio.Nursery) -> None:
@@ -155,10 +157,10 @@ class LocalController:
         except Aborted:
             pass  # it changed meanwhile: the next look sees how
 
-    async def _retire(self, uid: str) -> None:
+    async def _retire(self, uid: str, grace: float = EVICTION_GRACE) -> None:
         """Drain, suspend, stop, remove; every step may be repeated after a failure."""
         try:
-            with trio.move_on_after(EVICTION_GRACE):
+            with trio.move_on_after(grace):
                 while True:
                     try:
                         await self._suspend_actors(uid)

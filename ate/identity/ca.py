@@ -171,4 +171,3 @@ def load_or_make(path: Path) -> CaPool:
     pool = CaPool((make_authority("1"),))
     write_whole(path, _to_json(pool))
     return pool
-

@@ -71,9 +71,11 @@ class Assets:
         """
         if wanted.sandbox_class != "gvisor":
             raise InvalidArgument(f"this node runs sandboxes of class gvisor, not {wanted.sandbox_class!r}")
-        files = {name: (file.url, file.sha256) for name, file in wanted.assets[architecture()].files.items()}
-        if wanted.assets and not files:
-            raise InvalidArgument(f"the SandboxConfig has no assets for {architecture()}")
+        arch = architecture()
+        if wanted.assets and arch not in wanted.assets:  # looked up first: a map of messages makes what it is asked for
+            raise InvalidArgument(f"the SandboxConfig has no assets for {arch}")
+        named = wanted.assets[arch].files if wanted.assets else {}
+        files = {name: (file.url, file.sha256) for name, file in named.items()}
         async with self._lock:
             if not files:
                 files = {"runsc": await self._keep_node_runsc()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
@@ -11,7 +11,7 @@ import trio
 from ate.errors import NOT_STARTED, InvalidArgument, Unavailable, with_reason
 from ate.names import is_uuid
 from ate.proto.ateom_grpc import AteomStub
-from ate.rpc import Channel
+from ate.rpc import Channel, ChannelPool, open_channel_pool
 
 PATIENCE = 10.0
 """Seconds to wait for a worker that is just starting (or starting again) to open its socket."""
@@ -20,18 +20,15 @@ PATIENCE = 10.0
 class Ateoms:
     """Use `open_ateoms`."""
 
-    def __init__(self, root: Path, stack: AsyncExitStack) -> None:
-        self._root, self._stack = root, stack
-        self._channels: dict[str, Channel] = {}
+    def __init__(self, root: Path, channels: ChannelPool) -> None:
+        self._root, self._channels = root, channels
 
     async def stub(self, worker_uid: str) -> AteomStub:
         """The driver of a worker of this node. InvalidArgument for a uid that is none."""
         if not is_uuid(worker_uid):
             raise InvalidArgument(f"target_ateom_uid: {worker_uid!r} is not a UUID")
-        if worker_uid not in self._channels:
-            channel = Channel.unix(self.socket(worker_uid))
-            self._channels[worker_uid] = await self._stack.enter_async_context(channel)
-        return AteomStub(self._channels[worker_uid])
+        path = self.socket(worker_uid)
+        return AteomStub(await self._channels.get(worker_uid, lambda: Channel.unix(path)))
 
     def socket(self, worker_uid: str) -> Path:
         return self._root / "ateoms" / worker_uid / "ateom.sock"
@@ -57,5 +54,5 @@ class Ateoms:
 @asynccontextmanager
 async def open_ateoms(root: Path) -> AsyncIterator[Ateoms]:
     """Closes every channel at the end."""
-    async with AsyncExitStack() as stack:
-        yield Ateoms(root, stack)
+    async with open_channel_pool() as channels:
+        yield Ateoms(root, channels)

@@ -9,11 +9,13 @@ from ate.rpc.client_stream import ClientStream
 from ate.rpc.connection import Keepalive, Tuning
 from ate.rpc.handlers import Interceptor, server_streaming, unary
 from ate.rpc.listen import Peer, RpcListener, TlsProvider, open_tcp_listener, open_unix_listener
+from ate.rpc.pool import ChannelPool, open_channel_pool
 from ate.rpc.server import IServable, Server
 
 __all__ = [
     "Call",
     "Channel",
+    "ChannelPool",
     "ClientStream",
     "IServable",
     "Interceptor",
@@ -24,6 +26,7 @@ __all__ = [
     "ServerStream",
     "TlsProvider",
     "Tuning",
+    "open_channel_pool",
     "open_tcp_listener",
     "open_unix_listener",
     "server_streaming",

@@ -9,7 +9,7 @@ from typing import Final
 from ate.errors import InvalidArgument
 
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
-_PATH: Final = re.compile(r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*")
+_PATH: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(?::[0-9]{1,5})?")
 _DOCKER_HUB: Final = "registry-1.docker.io"
 

@@ -33,6 +33,8 @@ class CgroupTree:
     def find(cls, name: str) -> CgroupTree:
         """`name` carries the install id and the worker (`ate-<install>/<worker>`). Version '' when unusable here."""
         if (_ROOT / "cgroup.controllers").exists():
+            if not {"memory", "cpu"} <= set((_ROOT / "cgroup.controllers").read_text().split()):
+                return cls("", ())
             found, candidates = "v2", [_ROOT / name]
         else:
             found, candidates = "v1", [_ROOT / kind / name for kind in _V1 if (_ROOT / kind / "tasks").exists()]
@@ -79,9 +81,7 @@ class Cgroup:
         for path in self.paths:
             path.mkdir(parents=True, exist_ok=True)
             if self.version == "v2":
-                for parent in (path.parent.parent, path.parent):
-                    with contextlib.suppress(OSError):
-                        (parent / "cgroup.subtree_control").write_text("+cpu +memory +pids")
+                _enable_controllers(path)
         if self.version == "v2":
             (path,) = self.paths
             if memory_bytes:
@@ -167,6 +167,28 @@ def _remove(path: Path) -> bool:
                         os.kill(int(line), signal.SIGKILL)
         return False
     return True
+
+
+def _enable_controllers(group: Path) -> None:
+    """Version 2: every group above must pass the controllers on, which one that holds processes may not.
+
+    In a container the top group holds our own processes: they move to a group beside the sandboxes' first.
+    """
+    for parent in reversed(list(group.relative_to(_ROOT).parents)):
+        control = _ROOT / parent / "cgroup.subtree_control"
+        if {"cpu", "memory"} <= set(control.read_text().split()):
+            continue
+        try:
+            control.write_text("+cpu +memory +pids")
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            own = _ROOT / "ateom"
+            own.mkdir(exist_ok=True)
+            for pid in (_ROOT / parent / "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    (own / "cgroup.procs").write_text(pid)
+            control.write_text("+cpu +memory +pids")
 
 
 def _field(path: Path, name: str) -> int:

@@ -196,7 +196,10 @@ class GvisorDriver:
     async def _make_root(self, spec: SandboxSpec, verb: str = "create", *options: str) -> None:
         root = _root(spec)
         if self._cgroups.version:
-            self._group(spec).create(cpu_milli=spec.cpu_milli, memory_bytes=spec.memory_bytes)
+            try:
+                self._group(spec).create(cpu_milli=spec.cpu_milli, memory_bytes=spec.memory_bytes)
+            except OSError as error:
+                raise SandboxError(f"the control group of sandbox {spec.id} could not be made: {error}") from error
         for container in {root.name: root, **{each.name: each for each in spec.containers}}.values():
             config = oci_spec.place(
                 container.config,
