@@ -21,6 +21,8 @@ import zstandard
 from ate import objects
 from ate.errors import DataLoss, FailedPrecondition, InvalidArgument
 from ate.log import Logger
+from ate.node.images.archive import extract
+from ate.node.images.compression import DECOMPRESSION_ERRORS
 from ate.proto import atelet_pb2 as pb
 
 log = Logger("ate.node")
@@ -160,9 +162,9 @@ def _unpack(source: Path, into: Path) -> None:
                     zstandard.ZstdDecompressor().stream_reader(raw) as plain,
                     tarfile.open(fileobj=plain, mode="r|") as tar,
                 ):
-                    tar.extractall(into, filter="data")
+                    extract(tar, into, "the gvisor asset")
             else:
                 with tarfile.open(fileobj=raw, mode="r:*") as tar:
-                    tar.extractall(into, filter="data")
-    except (tarfile.TarError, zstandard.ZstdError) as error:
+                    extract(tar, into, "the gvisor asset")
+    except (tarfile.TarError, *DECOMPRESSION_ERRORS) as error:
         raise InvalidArgument(f"the gvisor asset is no usable tar archive: {error}")

@@ -78,9 +78,10 @@ def registry(folder: Path) -> Running:
     return Running([program, "serve", str(config)], port, folder / "registry.log")
 
 
-def push(
-    server: Running, repository: str, built: BuiltImage, *, kind: str = "application/vnd.oci.image.manifest.v1+json"
-) -> str:
+_OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+
+
+def push(server: Running, repository: str, built: BuiltImage, *, kind: str = _OCI_MANIFEST) -> str:
     """Pushes an image; its reference."""
     for digest, data in built.blobs.items():
         start = urllib.request.Request(f"{server.url}/v2/{repository}/blobs/uploads/", data=b"", method="POST")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,19 +15,24 @@ from ate import objects
 from ate.errors import InvalidArgument, NotFound, PermissionDenied, ResourceExhausted, Unavailable
 from ate.objects import Location, open_location
 from tests.system import servers
+from tests.system.disks import small_disk
 from tests.system.servers import Running
 
 ACCOUNT = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+
+
+def create_bucket(server: Running) -> None:
+    client = boto3.client(
+        "s3", endpoint_url=server.url, aws_access_key_id="key", aws_secret_access_key="secret", region_name="us-east-1"
+    )
+    client.create_bucket(Bucket="bucket")
 
 
 @pytest.fixture(scope="module")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     server = servers.s3(tmp_path_factory.mktemp("s3"))
     server.start()
-    client = boto3.client(
-        "s3", endpoint_url=server.url, aws_access_key_id="key", aws_secret_access_key="secret", region_name="us-east-1"
-    )
-    client.create_bucket(Bucket="bucket")
+    create_bucket(server)
     yield server
     server.kill()
 
@@ -180,17 +184,10 @@ async def test_an_interrupted_put_is_not_listed_but_deleted_with_its_prefix(tmp_
 
 
 async def test_a_full_disk_is_told_plainly(tmp_path: Path):
-    if os.geteuid() != 0:
-        pytest.skip("needs root for a small file system")
-    small = tmp_path / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", small], check=True)
-    try:
-        with pytest.raises(ResourceExhausted, match=f"no space left.*{small}.*free some"):
+    with small_disk(tmp_path / "small", "256k") as small:
+        with pytest.raises(ResourceExhausted, match=rf"no space left.*{small}.*free some"):
             await open_location(f"file://{small}/base").store.put("key", [os.urandom(1 << 20)])
         assert await keys(f"file://{small}/base") == []
-    finally:
-        subprocess.run(["umount", small], check=True)
 
 
 async def test_a_bucket_that_does_not_exist_is_named(base: str):
@@ -216,7 +213,7 @@ async def test_refused_credentials_are_a_permission_problem(monkeypatch: pytest.
         port = listeners[0].socket.getsockname()[1]
         for name, value in {**ACCOUNT, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}.items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(PermissionDenied, match="s3://bucket/a/key.*credentials"):
+        with pytest.raises(PermissionDenied, match=r"s3://bucket/a/key.*credentials"):
             await read(open_location("s3://bucket/a"), "key")
         nursery.cancel_scope.cancel()
 
@@ -229,19 +226,9 @@ async def test_a_store_that_is_down_is_reported_and_used_again_when_it_is_back(
         monkeypatch.setenv(name, value)
     location = open_location("s3://bucket/a")
 
-    def create_bucket() -> None:
-        client = boto3.client(
-            "s3",
-            endpoint_url=server.url,
-            aws_access_key_id="key",
-            aws_secret_access_key="secret",
-            region_name="us-east-1",
-        )
-        client.create_bucket(Bucket="bucket")
-
     server.start()
     try:
-        create_bucket()
+        create_bucket(server)
         await location.store.put("key", [b"1"])
         server.kill()
         with trio.fail_after(30):
@@ -254,7 +241,7 @@ async def test_a_store_that_is_down_is_reported_and_used_again_when_it_is_back(
                 with pytest.raises(Unavailable, match="s3://bucket/a"):
                     await call()
         server.start()
-        create_bucket()
+        create_bucket(server)
         await location.store.put("key", [b"3"])
         assert await read(location, "key") == b"3"
     finally:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import secrets
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import trio
 from ate import objects
 from ate.errors import DataLoss, FailedPrecondition, NotFound, ResourceExhausted
 from ate.node.snapshots import AssetSource, Manifest, SnapshotStore
+from tests.system import disks
 
 FILES = {
     "checkpoint.img": b"kernel" * 1000,
@@ -225,13 +225,8 @@ async def test_a_cancelled_fetch_leaves_nothing(node: Node):
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root for a small file system")
-    path = tmp_path / "small"
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", path], check=True)
-    yield path
-    subprocess.run(["umount", path], check=True)
+    with disks.small_disk(tmp_path / "small", "1m") as path:
+        yield path
 
 
 async def test_a_full_object_store_is_told_and_an_older_snapshot_stays(node: Node, small_disk: Path):

@@ -16,6 +16,7 @@ from typing import Any, Final
 from ate.errors import AteError, DataLoss, InvalidArgument, NotFound
 from ate.log import Logger
 from ate.node.images import document as documents
+from ate.node.images.archive import extract
 from ate.node.images.disk import ImageDirectory
 from ate.node.images.layers import install_layer, told
 from ate.node.images.reference import DIGEST, parse
@@ -51,9 +52,7 @@ async def import_path(directory: Path, path: Path, name: str = "") -> list[str]:
 def _extract(path: Path, staging: Path, sign: StopSign) -> None:
     try:
         with tarfile.open(path, "r:*") as tar:
-            for entry in tar:
-                sign.check()
-                tar.extract(entry, staging, filter="data")
+            extract(tar, staging, str(path), sign.check)
     except (tarfile.TarError, EOFError) as error:
         raise InvalidArgument(f"{path} is no usable archive of images: {error}") from error
 

@@ -88,7 +88,7 @@ class Tree:
 
     def kind(self, parts: tuple[str, ...]) -> int:
         """The file type bits of what lies there, 0 for nothing."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return stat.S_IFMT(os.lstat(self.path(parts)).st_mode)
         return 0
 

@@ -172,22 +172,27 @@ class _Unpacker:
     def finish(self) -> None:
         tree = self._tree
         for parts in self._whiteouts:
-            kind = tree.kind(parts)
-            if kind == 0:
-                try:
-                    tree.locate("/".join((*parts[:-1], "x")))  # a later entry may have removed its folder
-                except Escape:
-                    continue  # or put something else there: then nothing below shows anyway
-                os.mknod(tree.path(parts), stat.S_IFCHR, os.makedev(0, 0))
-            elif kind == stat.S_IFDIR:
+            if tree.kind(parts) == stat.S_IFDIR:
                 # Removed below and made anew here: nothing of the one below shows through.
                 self._opaque[parts] = None
+        for parts in self._whiteouts:
+            # In a folder that shows nothing of those below the kernel would list the whiteout as a file.
+            if tree.kind(parts) == 0 and not any(parts[:depth] in self._opaque for depth in range(len(parts))):
+                self._hide(parts)
         for parts in self._opaque:
             if tree.kind(parts) == stat.S_IFDIR:
                 os.setxattr(tree.path(parts), "trusted.overlay.opaque", b"y")
         for parts, time in self._folder_times.items():
             if tree.kind(parts) == stat.S_IFDIR:
                 os.utime(tree.path(parts), ns=(time, time), follow_symlinks=False)
+
+    def _hide(self, parts: tuple[str, ...]) -> None:
+        try:
+            located = self._tree.locate("/".join(parts))  # a later entry may have removed the folder
+        except Escape:
+            return  # or put something else in its place: then nothing below shows anyway
+        if located == parts:
+            os.mknod(self._tree.path(parts), stat.S_IFCHR, os.makedev(0, 0))
 
 
 def _nanoseconds(entry: tarfile.TarInfo) -> int:
