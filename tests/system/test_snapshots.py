@@ -9,13 +9,14 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+import boto3
 import pytest
 import trio
 
 from ate import objects
-from ate.errors import DataLoss, FailedPrecondition, NotFound, ResourceExhausted
+from ate.errors import DataLoss, FailedPrecondition, NotFound, ResourceExhausted, Unavailable
 from ate.node.snapshots import AssetSource, Manifest, SnapshotStore
-from tests.system import disks
+from tests.system import disks, servers
 
 FILES = {
     "checkpoint.img": b"kernel" * 1000,
@@ -313,3 +314,54 @@ async def test_paused_state_is_uploaded_in_full_or_its_data_alone(node: Node):
         "manifest.json",
         "durable-dir.tar.zstd",
     }
+
+
+# -- on an S3 server --------------------------------------------------------------------------------------------------
+
+
+async def test_on_s3_snapshots_are_saved_restored_checked_and_a_dead_store_loses_nothing(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    server = servers.s3(tmp_path)
+    server.start()
+    try:
+        client = boto3.client(
+            "s3", endpoint_url=server.url, aws_access_key_id="k", aws_secret_access_key="s", region_name="us-east-1"
+        )
+        client.create_bucket(Bucket="bucket")
+        for name, value in {
+            "AWS_ENDPOINT_URL": server.url,
+            "AWS_ACCESS_KEY_ID": "k",
+            "AWS_SECRET_ACCESS_KEY": "s",
+            "AWS_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        uri = "s3://bucket/actors/1/snapshots/a"
+        saved = await node.store.save(uri, node.checkpoint, manifest_of())
+        await node.other.fetch(uri, node.into, await node.other.read_manifest(uri), "full")
+        assert contents(node.into) == FILES
+
+        await objects.copy_prefix(uri, "s3://bucket/tags/1")
+        key = "tags/1/pages.img.zstd"
+        data = bytearray(client.get_object(Bucket="bucket", Key=key)["Body"].read())
+        data[1000] ^= 1
+        client.put_object(Bucket="bucket", Key=key, Body=bytes(data))
+        third = SnapshotStore(node.base / "third", cache_bytes=0)
+        for path in node.into.iterdir():
+            path.unlink()
+        with pytest.raises(DataLoss, match=r"pages\.img\.zstd.*s3://bucket/tags/1"):
+            await third.fetch("s3://bucket/tags/1", node.into, await third.read_manifest("s3://bucket/tags/1"), "full")
+        assert contents(node.into) == {}
+        assert b"pages.img.zstd" in client.get_object(Bucket="bucket", Key="tags/1/quarantine.json")["Body"].read()
+
+        server.kill()
+        with pytest.raises(Unavailable, match="s3://bucket/b"):
+            await node.store.save("s3://bucket/b", node.checkpoint, manifest_of())
+        assert contents(node.checkpoint) == FILES  # to be uploaded when the store is back
+        with pytest.raises(Unavailable, match=uri):
+            await third.fetch(uri, node.into, saved, "full")
+        assert contents(node.into) == {}
+        await node.other.fetch(uri, node.into, await node.other.read_manifest(uri), "full")  # warm: asks no store
+        assert contents(node.into) == FILES
+    finally:
+        server.kill()
