@@ -387,6 +387,46 @@ async def test_the_pause_image_is_the_same_everywhere_and_its_program_waits(tmp_
     assert len(program("arm64")) == 64 + 56 + 32
 
 
+# -- folders that a layer does not name -------------------------------------------------------------------------------
+
+
+async def test_a_folder_that_a_layer_does_not_name_keeps_what_it_is_below(tmp_path: Path):
+    base = tar(
+        [
+            Item("usr", "dir"),
+            Item("usr/lib", "dir", mode=0o750, uid=5),
+            Item("usr/lib/libc", value="c"),
+            Item("lib", "symlink", "usr/lib"),
+            Item("tmp", "dir", mode=0o1777),
+            Item("old", "dir", mode=0o700),
+        ]
+    )
+    middle = tar([Item("named", "dir"), Item(".wh.old")])
+    top = tar([Item("lib/deep/libx", value="x"), Item("tmp/file", value="t"), Item("old/new", value="n")])
+    source = layout(image([base, middle, top]), tmp_path / "layout")
+    alone = layout(image([tar([Item("other", "dir")]), top]), tmp_path / "alone", "x.y/alone")
+    async with open_asyncio_room() as room:
+        directory = tmp_path / "images"
+        (reference,) = await import_path(directory, source)
+        (other,) = await import_path(directory, alone)
+        found = await ImageStore(directory, room).ensure(reference)
+        plain = await ImageStore(directory, room).ensure(other)
+    target = tmp_path / "merged"
+    target.mkdir()
+    kernel.mount("overlay", target, "overlay", kernel.MS_RDONLY, f"lowerdir={':'.join(map(str, found.layers))}")
+    try:
+        assert (target / "lib").is_symlink()
+        assert (target / "lib/libc").read_text() == "c" and (target / "usr/lib/deep/libx").read_text() == "x"
+        assert ((target / "usr/lib").stat().st_uid, (target / "usr/lib").stat().st_mode & 0o7777) == (5, 0o750)
+        assert (target / "tmp").stat().st_mode & 0o7777 == 0o1777 and (target / "tmp/file").read_text() == "t"
+        assert (target / "old").stat().st_mode & 0o7777 == 0o755
+    finally:
+        kernel.unmount(target)
+    # The layer as it is, which another image stacks on other things, is untouched.
+    assert (plain.layers[0] / "lib/deep/libx").read_text() == "x" and not (plain.layers[0] / "lib").is_symlink()
+    assert leftovers(directory) == []
+
+
 # -- collection -------------------------------------------------------------------------------------------------------
 
 

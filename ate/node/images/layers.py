@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ate.errors import AteError
+from ate.node.images import settle
 from ate.node.images.disk import ImageDirectory
 from ate.node.images.unpack import unpack
 from ate.objects.file import explain
@@ -19,8 +20,9 @@ def install_layer(
     try:
         fresh.mkdir(mode=0o755)
         with blob.open("rb") as file:
-            size = unpack(file, fresh / "fs", layer, diff_id, check)
-        (fresh / "size").write_text(str(size))
+            unpacked = unpack(file, fresh / "fs", layer, diff_id, check)
+        (fresh / "size").write_text(str(unpacked.size))
+        settle.record(fresh, unpacked.implicit)
         disk.commit_layer(fresh, diff_id)
     except OSError as error:
         raise told(error, disk) from error

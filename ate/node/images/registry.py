@@ -77,7 +77,9 @@ class Registry:
     async def _attempt(self, kind: str, digest: str, target: bytearray | Path, limit: int, accept: str) -> None:
         image, registry = self._reference.text, self._reference.registry
         url = f"{self._base}/v2/{self._reference.repository}/{kind}/{digest}"
-        async with aiohttp.ClientSession(timeout=_TIMEOUT, trust_env=True, auto_decompress=False) as session:
+        # A proxy named in the environment is for the world outside.
+        proxied = not is_loopback(registry)
+        async with aiohttp.ClientSession(timeout=_TIMEOUT, trust_env=proxied, auto_decompress=False) as session:
             async with self._get(session, url, accept) as response:
                 if response.status == 404:
                     what = "image" if kind == "manifests" else f"blob {digest} of image"

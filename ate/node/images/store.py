@@ -23,6 +23,7 @@ from ate.asyncio_room import AsyncioRoom
 from ate.errors import AteError, DataLoss, NotFound
 from ate.log import Logger
 from ate.node.images import document as documents
+from ate.node.images import settle
 from ate.node.images.disk import ImageDirectory
 from ate.node.images.layers import install_layer, told
 from ate.node.images.reference import Reference, parse
@@ -106,8 +107,16 @@ class ImageStore:
         pairs = dict(zip(diff_ids, manifest.layers, strict=True))  # a layer may occur twice in an image
         jobs = (functools.partial(layer, blob, diff_id) for diff_id, blob in pairs.items())
         await side_by_side(jobs, limit=_LAYERS_AT_ONCE)
-        await trio.to_thread.run_sync(self._touch, reference.digest)
-        paths = [self._disk.layer(diff_id) for diff_id in reversed(diff_ids)]
+
+        def finish() -> list[str]:
+            self._touch(reference.digest)
+            return settle.stack(self._disk, diff_ids, build=True)
+
+        try:
+            stacked = await trio.to_thread.run_sync(finish)
+        except OSError as error:
+            raise told(error, self._disk) from error
+        paths = [self._disk.layer(name) for name in reversed(stacked)]
         return Image(reference.text, reference.digest, config, _visible(paths))
 
     async def _document(self, registry: Registry, digest: str) -> bytes:
@@ -219,6 +228,8 @@ class ImageStore:
                     manifest = documents.manifest(document, digest)
                     config = documents.load(self._disk.read_blob(manifest.config.digest), digest)
                     layers = documents.diff_ids(config, manifest, digest)
+                    if all(self._disk.layer(layer).exists() for layer in layers):
+                        layers += tuple(settle.stack(self._disk, layers, build=False))
                     manifests[digest] = (
                         {layer.removeprefix("sha256:") for layer in layers},
                         {digest, manifest.config.digest},

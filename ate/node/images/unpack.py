@@ -12,6 +12,7 @@ import os
 import stat
 import tarfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
@@ -40,8 +41,16 @@ class _Entry(tarfile.TarInfo):
         return super()._proc_member(tar)  # type: ignore[misc]
 
 
-def unpack(blob: BinaryIO, into: Path, layer: str, diff_id: str, check: Callable[[], None] = lambda: None) -> int:
-    """Unpacks into the new folder `into`; the bytes of its files.
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """`size` is the bytes of all files, `implicit` the folders that no entry of the layer named."""
+
+    size: int
+    implicit: frozenset[tuple[str, ...]]
+
+
+def unpack(blob: BinaryIO, into: Path, layer: str, diff_id: str, check: Callable[[], None] = lambda: None) -> Unpacked:
+    """Unpacks into the new folder `into`.
 
     `layer` names it in errors, `check` is called often and may raise to stop. DataLoss when the stream is damaged or is
     not that of `diff_id`; the caller drops the folder then.
@@ -63,7 +72,7 @@ def unpack(blob: BinaryIO, into: Path, layer: str, diff_id: str, check: Callable
         raise DataLoss(f"layer {layer} is damaged: {type(error).__name__}: {error}") from error
     if found != diff_id:
         raise DataLoss(f"layer {layer} unpacks to {found}, the image's config says {diff_id}")
-    return unpacker.written
+    return Unpacked(unpacker.written, frozenset(unpacker.implicit))
 
 
 class _Unpacker:
@@ -74,6 +83,10 @@ class _Unpacker:
         self._opaque: dict[tuple[str, ...], None] = {}
         self._folder_times: dict[tuple[str, ...], int] = {}
         self.written = 0
+
+    @property
+    def implicit(self) -> set[tuple[str, ...]]:
+        return self._tree.implicit
 
     def add(self, tar: tarfile.TarFile, entry: tarfile.TarInfo, check: Callable[[], None]) -> None:
         try:
