@@ -36,6 +36,7 @@ class AsyncioRoom:
         self.trio_token = token
         self._nursery = nursery
         self._closed = False
+        self._waiting: set[trio.lowlevel.Task] = set()
 
     def call_soon(self, fn: Callable[[*Ts], object], *args: *Ts) -> None:
         """Calls a plain function in the loop's thread; from any thread. Unavailable once the room is closed."""
@@ -71,7 +72,7 @@ class AsyncioRoom:
                 result = outcome.Error(error)
             else:
                 result = outcome.Value(done.result())
-            self.trio_token.run_sync_soon(trio.lowlevel.reschedule, caller, result)
+            self.trio_token.run_sync_soon(self._wake, caller, result)
 
         def cancel() -> None:
             assert task is not None  # `start` was queued before
@@ -86,6 +87,7 @@ class AsyncioRoom:
             return trio.lowlevel.Abort.FAILED
 
         self.call_soon(start)
+        self._waiting.add(caller)
         try:
             value: T = await trio.lowlevel.wait_task_rescheduled(abort)
             return value
@@ -93,6 +95,10 @@ class AsyncioRoom:
             if raise_cancel is not None:
                 raise_cancel()
             raise Unavailable("the asyncio room was closed, or the work in it cancelled itself") from None
+
+    def _wake(self, caller: trio.lowlevel.Task, result: outcome.Outcome[Any]) -> None:
+        self._waiting.discard(caller)
+        trio.lowlevel.reschedule(caller, result)
 
     async def in_trio(self, fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
         """Runs a trio async function in a nursery of the room, from asyncio in the room; its result or exception.
@@ -178,7 +184,8 @@ async def open_asyncio_room() -> AsyncIterator[AsyncioRoom]:
                 loop.close()
                 token.run_sync_soon(ended.set)
 
-        threading.Thread(target=thread, name="ate-asyncio", daemon=True).start()
+        worker = threading.Thread(target=thread, name="ate-asyncio", daemon=True)
+        worker.start()
         try:
             yield room
         finally:
@@ -186,4 +193,7 @@ async def open_asyncio_room() -> AsyncIterator[AsyncioRoom]:
             with trio.CancelScope(shield=True):
                 loop.call_soon_threadsafe(stop.set)
                 await ended.wait()
+                worker.join()  # it has nothing left to do
+            for caller in list(room._waiting):  # of tasks that did not end when they were told to
+                room._wake(caller, outcome.Error(Unavailable("the asyncio room was closed")))
             nursery.cancel_scope.cancel()

@@ -136,6 +136,33 @@ async def test_a_download_is_bounded(base: str, tmp_path: Path):
     assert not (tmp_path / "other").exists()
 
 
+async def test_files_are_downloaded_over_http_and_faults_name_the_url(tmp_path: Path):
+    answers = {
+        "/good": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        "/short": b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello",
+        "/secret": b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
+        "/broken": b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n",
+        "/gone": b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+    }
+
+    async def serve(stream: trio.SocketStream) -> None:
+        request = await stream.receive_some(65536)
+        await stream.send_all(answers[request.split(b" ")[1].decode()])
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, serve, 0)
+        url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        await objects.download(f"{url}/good", tmp_path / "target", max_bytes=5)
+        assert (tmp_path / "target").read_bytes() == b"hello"
+        faults = {"/short": Unavailable, "/secret": PermissionDenied, "/broken": Unavailable, "/gone": NotFound}
+        for path, error in faults.items():
+            with pytest.raises(error, match=url + path):
+                await objects.download(url + path, tmp_path / "other", max_bytes=100)
+            assert not (tmp_path / "other").exists()
+        nursery.cancel_scope.cancel()
+
+
 async def test_what_the_source_of_a_put_raises_arrives_and_nothing_is_stored(base: str):
     def failing() -> Iterator[bytes]:
         yield b"x" * (20 << 20)

@@ -154,6 +154,30 @@ async def test_closing_cancels_what_runs_and_tells_its_callers():
     assert not [thread for thread in threading.enumerate() if thread.name == "ate-asyncio" and thread.is_alive()]
 
 
+async def test_closing_does_not_wait_for_ever_for_a_task_that_ignores_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("ate.asyncio_room._CLOSE_SECONDS", 0.1)
+    errors: list[str] = []
+
+    async def deaf() -> None:
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                pass
+
+    async def caller(room: AsyncioRoom) -> None:
+        try:
+            await room.run(deaf)
+        except Unavailable as error:
+            errors.append(error.message)
+
+    async with trio.open_nursery() as nursery:
+        async with open_asyncio_room() as room:
+            nursery.start_soon(caller, room)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+    assert len(errors) == 1
+
+
 async def test_call_soon_runs_a_plain_function_in_the_loops_thread():
     async with open_asyncio_room() as room:
         done = trio.Event()
