@@ -1,7 +1,7 @@
 """The gate every Run and Restore passes: each container with a `readyz` probe must answer 200 before anyone is told.
 
-Polling starts while the runtime command still works, every millisecond, so readiness is seen when it comes and not a
-poll interval later. Runs in the worker's network namespace. Used by ateom.
+Polling starts while the runtime command still works, and goes on every millisecond when that is done, so readiness is
+seen when it comes and not a poll interval later. Runs in the worker's network namespace. Used by ateom.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ate.errors import DeadlineExceeded
 from ate.node.tunnel import framing
 
 _INTERVAL: Final = 0.001
+_INTERVAL_BEFORE: Final = 0.005  # each poll takes time from the runtime command, on few cores
 _CONNECT_SECONDS: Final = 0.02
 _REQUEST_SECONDS: Final = 0.25
 
@@ -35,21 +36,24 @@ class Probe:
         return f"http://{names.ACTOR_ADDRESS}:{self.port}{self.path}"
 
 
-async def wait_until_ready(probes: Sequence[Probe]) -> None:
-    """Returns when every probe was answered 200 once. DeadlineExceeded names container, URL and the last answer."""
+async def wait_until_ready(probes: Sequence[Probe], started: trio.Event | None = None) -> None:
+    """Returns when every probe was answered 200 once. DeadlineExceeded names container, URL and the last answer.
+
+    `started`: set when the runtime command is done, if that still works.
+    """
     async with trio.open_nursery() as nursery:
         for probe in probes:
-            nursery.start_soon(_poll, probe)
+            nursery.start_soon(_poll, probe, started)
 
 
-async def _poll(probe: Probe) -> None:
+async def _poll(probe: Probe, started: trio.Event | None) -> None:
     last = "it was never asked"
     with trio.move_on_after(probe.timeout):
         while True:
             status, last = await _ask(probe)
             if status == 200:
                 return
-            await trio.sleep(_INTERVAL)
+            await trio.sleep(_INTERVAL if started is None or started.is_set() else _INTERVAL_BEFORE)
     raise DeadlineExceeded(
         f"container {probe.container!r} was not ready within {probe.timeout:g} s: GET {probe.url}: {last}"
     )

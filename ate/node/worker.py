@@ -231,10 +231,10 @@ class Worker:
         async with trio.open_nursery() as nursery:
 
             async def ready() -> None:
-                await gate.wait_until_ready(slot.assembly.probes)
+                await gate.wait_until_ready(slot.assembly.probes, started)
                 gate_open.set()
 
-            gate_open = trio.Event()
+            gate_open, started = trio.Event(), trio.Event()
             nursery.start_soon(ready)
             if memory is None:
                 slot.sandbox = await slot.driver.create(slot.spec)
@@ -242,6 +242,7 @@ class Worker:
             else:
                 slot.sandbox = await slot.driver.restore(slot.spec, memory, slot.sandbox)
             slot.close_writers()
+            started.set()
 
             async def fail_if_it_ends() -> None:
                 reason = await slot.driver.wait_exit(active.sandbox)
@@ -369,6 +370,7 @@ class Worker:
                 return
             try:
                 slot.sandbox = await slot.driver.create(slot.spec)
+                await slot.driver.warm(slot.sandbox)
             except BaseException as error:
                 await self._slots.remove(slot)
                 if not isinstance(error, AteError):

@@ -146,14 +146,33 @@ async def test_memory_and_files_survive_many_saves_each_under_a_new_id_and_netwo
     await bench.driver.terminate(sandbox)
 
 
-async def test_a_prepared_sandbox_takes_a_restore(bench: Bench) -> None:
+@pytest.mark.parametrize("warm", [False, True], ids=["created", "warm"])
+async def test_a_prepared_sandbox_takes_a_restore_and_can_be_saved_again(bench: Bench, warm: bool) -> None:
+    sandbox = await run_counter(bench)
+    for cycle in range(3):
+        image = await save(bench, sandbox, f"image-{cycle}")
+        spec = await bench.spec()
+        prepared = await bench.driver.create(spec)
+        assert not prepared.started
+        if warm:
+            await bench.driver.warm(prepared)
+        sandbox = await bench.driver.restore(spec, image, prepared)
+        assert await count() == cycle + 1
+    await bench.driver.pause(sandbox)
+    await bench.driver.resume(sandbox)
+    assert await count() == 4
+    await bench.driver.terminate(sandbox)
+
+
+async def test_a_warm_sandbox_refuses_an_unusable_image_and_is_gone(bench: Bench) -> None:
     image = await save(bench, await run_counter(bench))
+    os.truncate(image / "checkpoint.img", 100)
     spec = await bench.spec()
     prepared = await bench.driver.create(spec)
-    assert not prepared.started
-    sandbox = await bench.driver.restore(spec, image, prepared)
-    assert await count() == 1
-    await bench.driver.terminate(sandbox)
+    await bench.driver.warm(prepared)
+    with pytest.raises((UnusableImage, SandboxError)):
+        await bench.driver.restore(spec, image, prepared)
+    assert leftovers(f"{bench.install}/s")["processes"] == []
 
 
 async def test_one_image_gives_several_sandboxes_and_is_not_changed_by_them(bench: Bench) -> None:

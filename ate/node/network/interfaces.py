@@ -81,6 +81,12 @@ def set_address(name: str, address: str, netmask: str) -> None:
             fcntl.ioctl(control, code, struct.pack("16s", name.encode()) + _inet(value) + bytes(8))
 
 
+def remove_address(name: str) -> None:
+    """Takes a link's IPv4 address away."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, _SIOCSIFADDR, struct.pack("16s", name.encode()) + _inet("0.0.0.0") + bytes(8))
+
+
 def set_neighbour(name: str, address: str, mac: str) -> None:
     """A permanent ARP entry, so that no packet ever waits for address resolution (a lost answer costs a second)."""
     hardware = struct.pack("H6s8x", 1, bytes.fromhex(mac.replace(":", "")))

@@ -27,6 +27,7 @@ from ate.process import run
 
 ACTOR_MAC: Final = "02:a8:1e:00:00:02"
 GATEWAY_MAC: Final = "02:a8:1e:00:00:01"
+ACTOR_PREFIX: Final = 30
 _NETMASK: Final = "255.255.255.252"
 
 _log = log.Logger(__name__)
@@ -142,7 +143,7 @@ def _create(network: ActorNetwork) -> None:
     script = f"""link set lo up
 link add name eth0 address {ACTOR_MAC} mtu 1500 type veth peer name {network.link} address {GATEWAY_MAC} mtu 1500 netns {worker}
 link set eth0 addrgenmode none
-address add {names.ACTOR_ADDRESS}/30 dev eth0
+address add {names.ACTOR_ADDRESS}/{ACTOR_PREFIX} dev eth0
 link set eth0 up
 route add default via {names.GATEWAY_ADDRESS}
 """  # noqa: E501

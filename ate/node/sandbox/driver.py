@@ -103,6 +103,8 @@ class Sandbox:
     pidfd: int
     started: bool = False
     ended: bool = False
+    warm: bool = False
+    """Its network is connected already; all that is left is to load an image."""
 
     @property
     def id(self) -> str:
@@ -117,6 +119,9 @@ class SandboxDriver(Protocol):
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """Makes a sandbox that runs nothing yet. Raises SandboxError."""
+
+    async def warm(self, sandbox: Sandbox) -> None:
+        """Does ahead of time whatever else a restore into this prepared sandbox would take, where the runtime can."""
 
     async def start(self, sandbox: Sandbox) -> None:
         """Starts every container. Raises SandboxError; the sandbox is then gone."""

@@ -21,7 +21,9 @@ import trio
 
 from ate import log
 from ate.errors import AteError, InvalidArgument, ResourceExhausted
-from ate.node.sandbox import oci_spec
+from ate.names import ACTOR_ADDRESS, GATEWAY_ADDRESS
+from ate.node.network import ACTOR_MAC, ACTOR_PREFIX
+from ate.node.sandbox import oci_spec, runsc_rpc
 from ate.node.sandbox.cgroup import Cgroup, CgroupTree
 from ate.node.sandbox.driver import (
     Capabilities,
@@ -83,6 +85,21 @@ class GvisorDriver:
                     )
             return self._handle(spec)
 
+    async def warm(self, sandbox: Sandbox) -> None:
+        if (await self._runsc.facts()).version not in runsc_rpc.VERSIONS:
+            return
+        async with self._nothing_left_on_failure(sandbox.spec, "preparing", sandbox):
+            await trio.to_thread.run_sync(
+                runsc_rpc.connect_links,
+                self._control(sandbox.spec),
+                sandbox.spec.netns,
+                ACTOR_ADDRESS,
+                ACTOR_PREFIX,
+                GATEWAY_ADDRESS,
+                ACTOR_MAC,
+            )
+            sandbox.warm = True
+
     async def start(self, sandbox: Sandbox) -> None:
         spec = sandbox.spec
         async with self._nothing_left_on_failure(spec, "starting", sandbox):
@@ -134,6 +151,13 @@ class GvisorDriver:
                 sandbox = self._handle(spec)
             else:
                 sandbox = prepared
+            if sandbox.warm:
+                # Shielded, since a thread cannot be cancelled; it is bounded, and what it did is then taken down.
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(runsc_rpc.restore, self._control(spec), directory)
+                    (state,) = self._state_files(spec, spec.id)
+                    runsc_rpc.mark_running(state)
+            elif prepared is not None:
                 await self._runsc.command("restore", "--bundle", str(self._bundle(spec, root)), *image, spec.id)
             for container in spec.containers:
                 if container is not root:
@@ -241,6 +265,9 @@ class GvisorDriver:
     def _state_files(self, spec: SandboxSpec, container_id: str) -> list[Path]:
         return [path for path in (self._runsc.state / f"{container_id}_sandbox:{spec.id}.state",) if path.exists()]
 
+    def _control(self, spec: SandboxSpec) -> Path:
+        return self._runsc.state / f"runsc-{spec.id}.sock"
+
     def _bundle(self, spec: SandboxSpec, container: ContainerSpec) -> Path:
         return self._bundles / spec.id / container.name
 
@@ -267,9 +294,10 @@ class GvisorDriver:
                     await self.terminate(sandbox)
                 else:
                     await self._sweep(spec, ())
-            if isinstance(error, CommandFailed):
-                self._last_words[spec.id] = error.stderr
-                kind = UnusableImage if _blames_image(error.stderr) and doing == "restoring" else SandboxError
+            if isinstance(error, CommandFailed | runsc_rpc.RpcFailed):
+                words = error.stderr if isinstance(error, CommandFailed) else error.message
+                self._last_words[spec.id] = words
+                kind = UnusableImage if _blames_image(words) and doing == "restoring" else SandboxError
                 raise kind(f"{doing} sandbox {spec.id} failed: {error.message}") from error
             raise
 

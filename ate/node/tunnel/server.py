@@ -45,8 +45,16 @@ class ContextProvider(Protocol):
 
 
 async def dial_actor(port: int) -> trio.abc.Stream:
-    """A connection to the active actor's port, from the worker's network namespace."""
-    return await trio.open_tcp_stream(names.ACTOR_ADDRESS, port)
+    """A connection to the active actor's port, from the worker's network namespace.
+
+    A restored network stack remembers old connections; a SYN that happens to come from the port of one is not answered
+    and would be repeated after a second only. Hence short patience, and another port.
+    """
+    patience = 0.1
+    while True:
+        with trio.move_on_after(patience):
+            return await trio.open_tcp_stream(names.ACTOR_ADDRESS, port)
+        patience *= 2
 
 
 class Tunnel:
