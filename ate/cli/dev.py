@@ -126,6 +126,7 @@ def _roles(
         "api": [f"--api-listen=127.0.0.1:{api_port}"],
         "controller": ["--stop-workers", f"--tunnel-port={options.tunnel_port}"],
         "atelet": [
+            f"--atelet-listen=127.0.0.1:{_free_port(0)}",  # one for all its lives: callers find it again at once
             f"--runsc={options.runsc}", *(f"--registry-plain-http={host}" for host in options.registry_plain_http),
         ],
         "router": [

@@ -27,6 +27,7 @@ from ate.rpc import Channel, Peer
 log = Logger("ate.controller")
 
 INTERVAL = 1.0
+NOTICE = 0.05
 EVICTION_GRACE = 30 * 60.0
 """Seconds a retiring worker's actors get to be suspended (contract.md)."""
 STOP_GRACE = 60.0
@@ -82,13 +83,20 @@ class LocalController:
                         await self._look(nursery)
                     except AteError as error:
                         log.warning("the control plane cannot be asked, trying again", error=error.message)
-                    await trio.sleep(INTERVAL)
+                    await self._pause()
             if self._config.stop_workers:
                 with trio.CancelScope(shield=True):
                     async with trio.open_nursery() as retiring:
                         for uid in self._processes.all():
                             retiring.start_soon(self._retire, uid, STOP_GRACE)
             nursery.cancel_scope.cancel()
+
+    async def _pause(self) -> None:
+        """Until the next look: an interval, or until a process died or became ready, which is cheap to see."""
+        before = self._processes.all()
+        with trio.move_on_after(INTERVAL):
+            while self._processes.all() == before:
+                await trio.sleep(NOTICE)
 
     async def _look(self, nursery: trio.Nursery) -> None:
         pools = {pool.metadata.name: pool async for pool in _pages(self._list_pools)}

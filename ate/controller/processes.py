@@ -26,6 +26,7 @@ from ate.errors import Unavailable
 from ate.files import write_whole
 from ate.log import Logger
 from ate.names import new_uid
+from ate.unix_path import socket_path
 
 log = Logger("ate.controller")
 
@@ -125,7 +126,8 @@ class Processes:
     def _ready(self, note: Note) -> bool:
         """Whether its socket accepts: the last thing a starting ateom does."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-            return probe.connect_ex(str(self._directory / note.uid / "ateom.sock")) == 0
+            with socket_path(self._directory / note.uid / "ateom.sock") as name:
+                return probe.connect_ex(name) == 0
 
     def _spawn(self, note: Note) -> None:
         argv = [

@@ -12,6 +12,7 @@ from ate.errors import NOT_STARTED, InvalidArgument, Unavailable, with_reason
 from ate.names import is_uuid
 from ate.proto.ateom_grpc import AteomStub
 from ate.rpc import Channel, ChannelPool, open_channel_pool
+from ate.unix_path import socket_path
 
 PATIENCE = 10.0
 """Seconds to wait for a worker that is just starting (or starting again) to open its socket."""
@@ -44,7 +45,8 @@ class Ateoms:
     async def alive(self, worker_uid: str) -> bool:
         """Whether a process listens on the worker's socket."""
         try:
-            stream = await trio.open_unix_socket(str(self.socket(worker_uid)))
+            with socket_path(self.socket(worker_uid)) as name:
+                stream = await trio.open_unix_socket(name)
         except OSError:
             return False
         await stream.aclose()

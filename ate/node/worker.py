@@ -17,7 +17,7 @@ from typing import Any, Final
 import trio
 
 from ate import log
-from ate.errors import AteError, FailedPrecondition, InvalidArgument, NotFound
+from ate.errors import FailedPrecondition, InvalidArgument, NotFound
 from ate.names import Ref
 from ate.node import gate
 from ate.node.assembly import Assembly, Request, read
@@ -25,6 +25,7 @@ from ate.node.container_logs import ContainerLog, pump
 from ate.node.network import NetworkPool
 from ate.node.sandbox.driver import CheckpointFailed, Sandbox, SandboxDriver, SandboxError, Stats, UnusableImage
 from ate.node.slot import Slot, SlotMaker
+from ate.node.spare import Spare
 from ate.node.tunnel import Tunnel
 from ate.node.volumes import durable
 from ate.proto import ateom_pb2 as pb
@@ -86,12 +87,11 @@ class Worker:
         on_crash: Callable[[str, str], Awaitable[None]] | None,
     ) -> None:
         self._nursery, self._driver_for, self._pool, self._slots = nursery, driver_for, pool, slots
-        self._tunnel, self._logs, self._prepare, self._on_crash = tunnel, logs, prepare, on_crash
+        self._tunnel, self._logs, self._on_crash = tunnel, logs, on_crash
         self.active: Active | None = None
         self._saved: Saved | None = None
         self._crashed: tuple[str, str] | None = None
-        self._spare: Slot | None = None
-        self._preparing = trio.Lock()
+        self._spare = Spare(nursery, slots, driver_for, enabled=prepare)
 
     # --- operations ------------------------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class Worker:
         self._saved = Saved(active.uid, request.scope, response)
         self._say("Actor checkpointed", active)
         await self._take_down(active, in_background=True)
-        self._prepare_next(active.slot.assembly, 0.0)
+        self._spare.prepare(active.slot.assembly, 0.0)
         return response
 
     async def terminate(self, actor_uid: str) -> None:
@@ -167,7 +167,7 @@ class Worker:
         with trio.CancelScope(shield=True):
             if self.active is not None:
                 await self.terminate(self.active.uid)
-            await self._drop_spare()
+            await self._spare.drop()
 
     async def sample(self, actor_uid: str) -> tuple[Active, Stats | None]:
         """Resource use of the actor; NotFound when it is not here."""
@@ -199,9 +199,18 @@ class Worker:
         driver = self._driver_for(assembly.runsc)
         if memory is not None:
             await _check_facts(memory, driver, assembly)
-        slot = await self._take_spare(assembly) if memory is not None else None
-        if slot is None:
-            slot = await self._slots.make(driver, assembly, ahead=False)
+        spare = await self._spare.take(assembly) if memory is not None else None
+        if spare is not None:
+            try:
+                await self._bring_up_in(spare, request, restore_dir, memory)
+                return
+            except SandboxError as error:
+                _log.warning("a prepared sandbox failed; restoring into a new one", exc=error)
+        slot = await self._slots.make(driver, assembly, ahead=False)
+        await self._bring_up_in(slot, request, restore_dir, memory)
+
+    async def _bring_up_in(self, slot: Slot, request: Request, restore_dir: Path | None, memory: Path | None) -> None:
+        assembly = slot.assembly
         active = Active(request, slot, time.time_ns())
         # Active from here on: whatever happens now is taken down through it.
         self.active = active
@@ -218,12 +227,12 @@ class Worker:
             if isinstance(error, BaseExceptionGroup) and (cause := _single(error)) is not error:
                 raise cause from error
             raise
-        stats = await driver.stats(active.sandbox)
+        stats = await slot.driver.stats(active.sandbox)
         active.cpu_base_usec = stats.cpu_usec if stats else 0
         self._nursery.start_soon(self._watch, active)
         self._tunnel.admission.admit(active.ref, active.uid)
         self._say("Actor restored" if restore_dir else "Actor started", active)
-        self._prepare_next(assembly, PREPARE_AFTER_SECONDS)
+        self._spare.prepare(assembly, PREPARE_AFTER_SECONDS)
 
     async def _boot(self, active: Active, memory: Path | None) -> None:
         """Runtime command and gate side by side; a sandbox that ends meanwhile ends the wait with its last words."""
@@ -349,54 +358,6 @@ class Worker:
         if active is not None:
             raise FailedPrecondition(f"this worker holds actor {active.ref} ({active.uid}), not {actor_uid}")
         raise NotFound(f"actor {actor_uid} is not on this worker")
-
-    # --- preparing the next ----------------------------------------------------------------------------------------
-
-    def _prepare_next(self, assembly: Assembly, delay: float) -> None:
-        if self._prepare:
-            self._nursery.start_soon(self._make_spare, assembly, delay)
-
-    async def _make_spare(self, assembly: Assembly, delay: float) -> None:
-        await trio.sleep(delay)
-        async with self._preparing:
-            spare = self._spare
-            if spare is not None and spare.assembly.template_key == assembly.template_key:
-                return
-            await self._drop_spare()
-            try:
-                slot = await self._slots.make(self._driver_for(assembly.runsc), assembly, ahead=True)
-            except AteError as error:
-                _log.info("no sandbox prepared ahead", reason=str(error))
-                return
-            try:
-                slot.sandbox = await slot.driver.create(slot.spec)
-                await slot.driver.warm(slot.sandbox)
-            except BaseException as error:
-                await self._slots.remove(slot)
-                if not isinstance(error, AteError):
-                    raise
-                _log.info("no sandbox prepared ahead", reason=str(error))
-                return
-            self._spare = slot
-
-    async def _take_spare(self, assembly: Assembly) -> Slot | None:
-        """The sandbox prepared for this template, waiting for it if it is nearly ready."""
-        async with self._preparing:
-            slot, self._spare = self._spare, None
-        if slot is None:
-            return None
-        if slot.assembly.template_key != assembly.template_key:
-            self._nursery.start_soon(self._slots.remove, slot)
-            return None
-        if slot.own_volumes is not None:
-            await trio.to_thread.run_sync(slot.adopt, assembly)
-        slot.assembly = assembly
-        return slot
-
-    async def _drop_spare(self) -> None:
-        slot, self._spare = self._spare, None
-        if slot is not None:
-            await self._slots.remove(slot)
 
     def _say(self, message: str, active: Active) -> None:
         _log.info(message, **_names(active))

@@ -20,6 +20,7 @@ from typing import Protocol
 import trio
 
 from ate.errors import FailedPrecondition, Unavailable
+from ate.unix_path import socket_path
 
 HANDSHAKE_TIMEOUT = 10.0
 CONNECT_TIMEOUT = 10.0
@@ -105,7 +106,8 @@ async def open_unix_listener(
         # Bound under a private name and renamed: nobody can connect before the mode is set, and the umask stays.
         early = where.with_name(f".{where.name}.{os.getpid()}")
         early.unlink(missing_ok=True)
-        await sock.bind(str(early))
+        with socket_path(early) as name:
+            await sock.bind(name)
         early.chmod(mode)
         sock.listen(BACKLOG)
         early.rename(where)
@@ -127,7 +129,12 @@ async def connect_tcp(
 async def connect_unix(path: str | os.PathLike[str], tls: TlsProvider | None) -> tuple[trio.abc.Stream, Peer]:
     """Connects to a unix socket; the peer's uid is the listener's. Raises Unavailable naming the path."""
     address = f"unix:{os.fspath(path)}"
-    raw = await _dial(address, partial(trio.open_unix_socket, path))
+
+    async def connect() -> trio.SocketStream:
+        with socket_path(Path(path)) as name:
+            return await trio.open_unix_socket(name)
+
+    raw = await _dial(address, connect)
     return await _secure_client(raw, address, tls, "localhost")
 
 
@@ -137,7 +144,7 @@ async def _dial(address: str, connect: Callable[[], Awaitable[trio.SocketStream]
             return await connect()
     except trio.TooSlowError:
         raise Unavailable(f"cannot connect to {address}: no answer within {CONNECT_TIMEOUT} s") from None
-    except (OSError, RuntimeError) as error:  # trio says RuntimeError for a unix path that is too long
+    except OSError as error:
         raise Unavailable(f"cannot connect to {address}: {error}") from error
 
 
@@ -205,7 +212,8 @@ async def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        probe = await trio.open_unix_socket(str(path))
+        with socket_path(path) as name:
+            probe = await trio.open_unix_socket(name)
     except ConnectionRefusedError:
         path.unlink(missing_ok=True)
     except FileNotFoundError:

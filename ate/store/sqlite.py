@@ -175,6 +175,8 @@ class SqliteStore(Store):
     _lister: apsw.Connection | None = None
 
     def _load_meta(self) -> None:
+        # The file lock says that no other process is at work here: whoever held a lease is dead. Fences go on rising.
+        self._writer.execute("DELETE FROM leases")
         self.page_key = self._meta("page_key", lambda: secrets.token_bytes(32))
         self._id = self._meta("store_id", lambda: secrets.token_hex(4).encode()).decode()
 

@@ -218,6 +218,14 @@ async def test_a_lease_has_one_holder_and_its_fence_stops_the_late_one(tmp_path:
         assert third is not None and third.fence > second.fence
 
 
+async def test_leases_end_with_the_process_that_held_them(opener: Open) -> None:
+    async with opener() as store:
+        first = await store.acquire_lease("k", "one", 3600)
+    async with opener() as store:
+        second = await store.acquire_lease("k", "two", 30)
+        assert first is not None and second is not None and second.fence > first.fence
+
+
 async def test_acknowledged_writes_are_there_after_reopening(opener: Open) -> None:
     async with opener() as store:
         await add(store, "a")

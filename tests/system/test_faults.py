@@ -1,0 +1,233 @@
+"""Promise: bad disks, bad images and absent stores give a clear error that names the thing; nothing is lost, nothing
+is left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+import trio
+
+from ate.errors import AteError, DataLoss, FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
+from ate.node.images import import_path
+from ate.proto import ateapi_pb2 as pb
+from tests.system.install import Install, counter_layout, open_install
+
+
+def objects_of(install: Install, actor: pb.Actor) -> list[Path]:
+    """The stored objects of the actor's snapshot, the manifest aside."""
+    folder = Path(actor.status.external_snapshot.snapshot_uri.removeprefix("file://"))
+    return sorted(path for path in folder.iterdir() if path.suffix == ".zstd")
+
+
+async def forget_cache(install: Install) -> None:
+    """Makes the node read the object store again, as another node would."""
+    shutil.rmtree(install.root / "snapshots", ignore_errors=True)
+    (install.root / "snapshots").mkdir()
+    install.kill("atelet")
+    await trio.sleep(0.5)
+
+    async def back() -> bool:
+        return bool(install.pids("atelet"))
+
+    await install.until(back)
+
+
+async def free_workers(install: Install) -> bool:
+    answer = await install.api.control.ListWorkers(pb.ListWorkersRequest(), timeout=30)
+    return all(worker.status.allocated.actors == 0 for worker in answer.workers)
+
+
+async def wakes_with_error(install: Install, name: str) -> AteError:
+    """The error of a resume, once the node answers again."""
+    found: list[AteError] = []
+
+    async def check() -> bool:
+        try:
+            await install.resume(name)
+        except Unavailable:
+            return False  # the agent is just restarting
+        except AteError as error:
+            found.append(error)
+            return True
+        raise AssertionError("it woke from damaged bytes")
+
+    await install.until(check)
+    return found[0]
+
+
+async def test_a_damaged_or_shortened_object_never_runs_and_the_mended_one_does(tmp_path: Path) -> None:
+    async with open_install(tmp_path / "root") as install:
+        await install.set_up(replicas=1)
+        await install.add_actor("a")
+        for _ in range(3):
+            await install.count("a")
+        asleep = await install.suspend("a")
+        objects = objects_of(install, asleep)
+        assert len(objects) >= 2
+        for damage in ("flip", "truncate"):
+            for path in objects:
+                good = path.read_bytes()
+                bad = bytearray(good)
+                if damage == "flip":
+                    bad[len(bad) // 2] ^= 1
+                path.write_bytes(bad if damage == "flip" else good[: len(good) // 2])
+                await forget_cache(install)
+                error = await wakes_with_error(install, "a")
+                assert isinstance(error, DataLoss) and path.name in error.message, error
+                crashed = await install.get("a")
+                assert crashed.status.state == pb.ACTOR_STATE_CRASHED
+                assert crashed.status.external_snapshot == asleep.status.external_snapshot
+                status, body = await install.raw("a")
+                assert status == 503 and path.name in body
+                assert await free_workers(install)
+                path.write_bytes(good)
+                (path.parent / "quarantine.json").unlink(missing_ok=True)
+                await install.revert("a")
+        assert (await install.count("a"))["ram"] == 4
+
+
+async def test_a_full_disk_at_a_checkpoint_loses_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "actors").mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(root / "actors")], check=True)
+    try:
+        async with open_install(root) as install:
+            await install.set_up(replicas=1)
+            await install.add_actor("a")
+            await install.count("a")
+            await install.suspend("a")
+            assert (await install.count("a"))["ram"] == 2
+            filler = root / "actors" / "filler"
+            with pytest.raises(OSError, match="No space"), filler.open("wb") as file:
+                while True:
+                    file.write(b"x" * (1 << 20))
+            with pytest.raises((AteError,), match=r"(?i)space"):
+                await install.suspend("a")
+            filler.unlink()
+            actor = await install.settled("a")
+            if actor.status.state == pb.ACTOR_STATE_CRASHED:
+                await install.revert("a")
+                assert (await install.count("a"))["ram"] == 2, "it is back at its last good snapshot"
+            else:
+                assert (await install.count("a"))["ram"] == 3, "it never stopped running"
+            await install.suspend("a")
+            await install.count("a")
+            await install.delete("a")
+            assert await free_workers(install)
+    finally:
+        subprocess.run(["umount", "-l", str(root / "actors")], check=True)
+
+
+async def test_an_object_store_that_is_full_keeps_the_checkpoint_until_there_is_room(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(store)], check=True)
+    try:
+        async with open_install(tmp_path / "root") as install:
+            await install.set_up(replicas=1, location=f"file://{store}")
+            await install.add_actor("a")
+            await install.count("a")
+            await install.suspend("a")
+            await install.count("a")
+            filler = store / "filler"
+            with pytest.raises(OSError, match="No space"), filler.open("wb") as file:
+                while True:
+                    file.write(b"x" * (1 << 18))
+            with pytest.raises((ResourceExhausted, FailedPrecondition, Unavailable), match=r"(?i)space"):
+                await install.suspend("a")
+            filler.unlink()
+
+            async def usable() -> bool:
+                actor = await install.get("a")
+                if actor.status.state == pb.ACTOR_STATE_CRASHED:
+                    await install.revert("a")
+                status, _ = await install.raw("a", "/count")
+                return status == 200
+
+            await install.until(usable)
+            assert (await install.count("a"))["ram"] >= 2
+    finally:
+        subprocess.run(["umount", "-l", str(store)], check=True)
+
+
+async def test_a_registry_that_is_down_is_named_and_the_actor_stays_asleep(tmp_path: Path) -> None:
+    async with open_install(tmp_path / "root", "--registry-plain-http=127.0.0.1:9") as install:
+        await install.set_up(replicas=1)
+        template = install.template("remote", f"file://{install.root}/objects")
+        template.containers[0].image = "127.0.0.1:9/nowhere/app@sha256:" + "b" * 64
+        await install.api.control.CreateActorTemplate(
+            pb.CreateActorTemplateRequest(actor_template=template), timeout=30
+        )
+        await install.add_actor("r", "remote")
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9"):
+            await install.resume("r")
+        assert (await install.settled("r")).status.state == pb.ACTOR_STATE_SUSPENDED
+        await install.delete("r")
+
+
+async def test_a_template_of_an_unknown_runtime_is_refused_by_name(tmp_path: Path) -> None:
+    async with open_install(tmp_path / "root") as install:
+        demo = pb.Atespace(metadata=pb.ResourceMetadata(name="demo"))
+        await install.api.control.CreateAtespace(pb.CreateAtespaceRequest(atespace=demo), timeout=30)
+        template = install.template("t", "file:///x")
+        template.sandbox_config.config_name = "no-such-runtime"
+        with pytest.raises(FailedPrecondition, match="no-such-runtime"):
+            request = pb.CreateActorTemplateRequest(actor_template=template)
+            await install.api.control.CreateActorTemplate(request, timeout=30)
+
+
+@pytest.mark.parametrize("escape", ["../outside", "link/outside"])
+async def test_an_image_that_climbs_out_of_its_layer_is_refused(escape: str, tmp_path: Path) -> None:
+    layout = tmp_path / "layout"
+    shutil.copytree(counter_layout(), layout)
+    write_evil_layer(layout, escape)
+    async with open_install(tmp_path / "root") as install:
+        await install.set_up(replicas=1)
+        (image,) = await import_path(install.root / "images", layout, "ate.local/evil")
+        template = install.template("evil", f"file://{install.root}/objects")
+        template.containers[0].image = image
+        await install.api.control.CreateActorTemplate(
+            pb.CreateActorTemplateRequest(actor_template=template), timeout=30
+        )
+        await install.add_actor("e", "evil")
+        with pytest.raises((InvalidArgument, FailedPrecondition), match="outside"):
+            await install.resume("e")
+        assert not list(tmp_path.rglob("outside")), "nothing was written outside"
+        await install.until(lambda: free_workers(install))
+
+
+def write_evil_layer(layout: Path, name: str) -> None:
+    """Replaces the layout's image by one whose second layer holds an entry that leads out of it."""
+    import gzip
+    import hashlib
+    import io
+
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as tar:
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, "../../../../../../tmp"
+        tar.addfile(link)
+        entry = tarfile.TarInfo(name)
+        entry.size = 4
+        tar.addfile(entry, io.BytesIO(b"evil"))
+
+    def blob(data: bytes) -> tuple[str, int]:
+        digest = hashlib.sha256(data).hexdigest()
+        (layout / "blobs/sha256" / digest).write_bytes(data)
+        return f"sha256:{digest}", len(data)
+
+    index = json.loads((layout / "index.json").read_text())
+    manifest = json.loads((layout / "blobs/sha256" / index["manifests"][0]["digest"][7:]).read_text())
+    config = json.loads((layout / "blobs/sha256" / manifest["config"]["digest"][7:]).read_text())
+    config["rootfs"]["diff_ids"][1] = "sha256:" + hashlib.sha256(plain.getvalue()).hexdigest()
+    manifest["layers"][1]["digest"], manifest["layers"][1]["size"] = blob(gzip.compress(plain.getvalue()))
+    manifest["config"]["digest"], manifest["config"]["size"] = blob(json.dumps(config).encode())
+    described = index["manifests"][0]
+    described["digest"], described["size"] = blob(json.dumps(manifest).encode())
+    (layout / "index.json").write_text(json.dumps(index))

@@ -1,0 +1,125 @@
+"""Promise: two hundred sleeps later there is no netns, veth, mount, cgroup, runsc container, temporary directory,
+descriptor or process more than before.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.system.install import Install, open_install
+
+ACTORS, WORKERS, CYCLES = 8, 2, 200
+ROLES = ("api", "atelet", "controller", "router", "identity-broker")
+
+
+def tree(pid: int) -> set[int]:
+    """The process and all below it."""
+    found, waiting = set(), [pid]
+    while waiting:
+        now = waiting.pop()
+        found.add(now)
+        for task in Path(f"/proc/{now}/task").glob("*/children"):
+            with suppress(OSError):
+                waiting += [int(child) for child in task.read_text().split()]
+    return found
+
+
+def census(install: Install) -> dict[str, int]:
+    """What the install holds of each kind, on the host and inside its workers' namespaces."""
+    counts: dict[str, int] = {}
+    processes: set[int] = set()
+    for role in (*ROLES, "ateom"):
+        pids = install.pids(role)
+        counts[f"processes of {role}"] = len(pids)
+        for pid in pids:
+            processes |= tree(pid)
+    counts["processes in all"] = len(processes)
+    for role in ROLES:
+        (pid,) = install.pids(role)
+        counts[f"descriptors of {role}"] = len(os.listdir(f"/proc/{pid}/fd"))
+    counts["network namespaces"] = len({os.readlink(f"/proc/{pid}/ns/net") for pid in processes if _alive(pid)})
+    counts["mounts of the host"] = len(Path("/proc/self/mountinfo").read_text().splitlines())
+    counts["links of the host"] = len(os.listdir("/sys/class/net"))
+    for at, pid in enumerate(innermost(install)):
+        counts[f"descriptors of worker {at}"] = len(os.listdir(f"/proc/{pid}/fd"))
+        counts[f"mounts of worker {at}"] = len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
+        counts[f"links of worker {at}"] = len(Path(f"/proc/{pid}/net/dev").read_text().splitlines())
+    install_id = (install.root / "install-id").read_text().strip()
+    counts["control groups"] = sum(1 for path in Path("/sys/fs/cgroup").rglob(f"*{install_id}*/**") if path.is_dir())
+    for folder in ("actors", "ateoms", "snapshots", "images", "assets", "atelet"):
+        counts[f"entries below {folder}"] = sum(1 for _ in (install.root / folder).rglob("*"))
+    counts["temporary directories"] = len([n for n in os.listdir("/tmp") if re.search(r"ate|runsc", n)])
+    return counts
+
+
+def innermost(install: Install) -> list[int]:
+    """The real worker process of each ateom: the last of its chain."""
+    by_uid: dict[str, int] = {}
+    for pid in install.pids("ateom"):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        uid = next(word for word in words if word.startswith("--worker-uid="))
+        by_uid[uid] = pid
+    return [by_uid[uid] for uid in sorted(by_uid)]
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}/ns/net").exists()
+
+
+@pytest.mark.slow
+async def test_two_hundred_sleeps_leave_nothing_behind(tmp_path: Path) -> None:
+    async with open_install(tmp_path / "root", "--parked-request-budget=120") as install:
+        await install.set_up(replicas=WORKERS)
+        names = [f"a{n}" for n in range(ACTORS)]
+        for name in names:
+            await install.add_actor(name)
+        counts = dict.fromkeys(names, 0)
+
+        async def cycles(name: str, number: int) -> None:
+            for _ in range(number):
+                answer = await install.count(name)
+                counts[name] += 1
+                assert answer["ram"] == counts[name], f"{name} lost a count"
+                await install.suspend(name)
+
+        async def all_of(number: int) -> None:
+            async with trio.open_nursery() as nursery:
+                for name in names:
+                    nursery.start_soon(cycles, name, number)
+
+        await all_of(2)  # everything that is made once is made by now
+        before = await quiet(lambda: census(install))
+        await all_of(CYCLES // ACTORS)
+        await no_more_than(before, lambda: census(install))
+
+
+async def quiet(take: Callable[[], dict[str, int]]) -> dict[str, int]:
+    """A census that stayed the same for two seconds: sandboxes end and are prepared in the background."""
+    last = take()
+    with trio.fail_after(60):
+        while True:
+            await trio.sleep(2)
+            now = take()
+            if now == last:
+                return now
+            last = now
+
+
+async def no_more_than(before: dict[str, int], take: Callable[[], dict[str, int]]) -> None:
+    """Waits for the background to finish, then compares; caches may hold a little more, never what is counted."""
+    more: dict[str, tuple[int, int]] = {}
+    with trio.move_on_after(40):
+        while True:
+            now = take()
+            more = {what: (before.get(what, 0), count) for what, count in now.items() if count > before.get(what, 0)}
+            if not more:
+                return
+            await trio.sleep(1)
+    raise AssertionError(f"more than before (before, now): {more}")
