@@ -1,6 +1,7 @@
 """One sandbox prepared ahead: made for the template a worker last held, taken by the next restore of that template.
 
-Never needed, only quicker: whatever goes wrong here is logged, and the restore goes the plain way. Owned by `worker.py`.
+Never needed, only quicker: whatever goes wrong here is logged, and the restore goes the plain way. Owned by
+`worker.py`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ running and admitted or with nothing of it. Used by `ateom.py`.
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Awaitable, Callable
@@ -23,7 +22,8 @@ from ate.node import gate
 from ate.node.assembly import Assembly, Request, read
 from ate.node.container_logs import ContainerLog, pump
 from ate.node.network import NetworkPool
-from ate.node.sandbox.driver import CheckpointFailed, Sandbox, SandboxDriver, SandboxError, Stats, UnusableImage
+from ate.node.sandbox import provenance
+from ate.node.sandbox.driver import CheckpointFailed, Sandbox, SandboxDriver, SandboxError, Stats
 from ate.node.slot import Slot, SlotMaker
 from ate.node.spare import Spare
 from ate.node.tunnel import Tunnel
@@ -32,8 +32,6 @@ from ate.proto import ateom_pb2 as pb
 
 _log = log.Logger(__name__)
 
-FACTS_FILE: Final = "sandbox.json"
-"""Written beside a memory image: which runtime wrote it, for which containers."""
 PREPARE_AFTER_SECONDS: Final = 0.5
 
 
@@ -198,7 +196,7 @@ class Worker:
         memory = restore_dir if scope in (pb.SNAPSHOT_SCOPE_FULL, pb.SNAPSHOT_SCOPE_DATA_ON_GOLDEN) else None
         driver = self._driver_for(assembly.runsc)
         if memory is not None:
-            await _check_facts(memory, driver, assembly)
+            provenance.check(memory, await driver.probe(), [bundle.name for bundle in assembly.bundles])
         spare = await self._spare.take(assembly) if memory is not None else None
         if spare is not None:
             try:
@@ -305,19 +303,10 @@ class Worker:
                 active.watch = trio.CancelScope()
                 self._nursery.start_soon(self._watch, active)
             raise
-        facts = await slot.driver.probe()
-        (directory / FACTS_FILE).write_text(
-            json.dumps(
-                {
-                    "runtime": facts.runtime,
-                    "version": facts.version,
-                    "platform": facts.platform,
-                    "containers": [bundle.name for bundle in slot.assembly.bundles],
-                }
-            )
-        )
+        names = [bundle.name for bundle in slot.assembly.bundles]
+        provenance.write(directory, await slot.driver.probe(), names)
         return pb.CheckpointWorkloadResponse(
-            snapshot_files=sorted([*files, *data, FACTS_FILE]), data_snapshot_files=data
+            snapshot_files=sorted([*files, *data, provenance.FILE]), data_snapshot_files=data
         )
 
     async def _take_down(self, active: Active, *, in_background: bool = False) -> None:
@@ -365,26 +354,6 @@ class Worker:
 
 def _names(active: Active) -> dict[str, Any]:
     return {"actor": str(active.ref), "actor_uid": active.uid, "sandbox": active.slot.spec.id}
-
-
-async def _check_facts(directory: Path, driver: SandboxDriver, assembly: Assembly) -> None:
-    """Refuses an image that this runtime would misread: some builds take any and run it with corrupt memory."""
-    path = directory / FACTS_FILE
-    try:
-        facts = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise UnusableImage(f"the snapshot in {directory} has no {FACTS_FILE}; it cannot be restored")
-    except ValueError as error:
-        raise UnusableImage(f"{path} cannot be read: {error}")
-    ours = await driver.probe()
-    for what, wrote, reads in (
-        ("runtime", facts.get("runtime"), ours.runtime),
-        ("runtime version", facts.get("version"), ours.version),
-        ("platform", facts.get("platform"), ours.platform),
-        ("list of containers", facts.get("containers"), [bundle.name for bundle in assembly.bundles]),
-    ):
-        if wrote != reads:
-            raise UnusableImage(f"the snapshot was taken with {what} {wrote}, which cannot be restored as {reads}")
 
 
 def _make_empty(directory: Path) -> None:

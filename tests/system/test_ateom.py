@@ -238,7 +238,7 @@ async def test_kill_9_of_any_part_leaves_nothing(short_dir: Path, which: int) ->
 
 
 async def test_an_actor_that_is_never_ready_is_told_with_container_url_and_answer(ateom: Ateom) -> None:
-    actor = Actor(ateom.root, NEWEST, readyz="/read/tmp", ready_timeout=1).prepare()
+    actor = Actor(ateom.root, NEWEST, readyz="/read/tmp", ready_timeout=6).prepare()
     with pytest.raises(AteError, match=r"'app'.*http://169\.254\.17\.2:80/read/tmp: answered 404") as caught:
         await ateom.stub.RunWorkload(actor.run())
     assert caught.value.code is Status.DEADLINE_EXCEEDED
