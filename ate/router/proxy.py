@@ -35,6 +35,8 @@ BODY_KEPT: Final = 1 << 20
 """Bytes of a request body kept for sending it again; beyond that a 421 is answered to the client."""
 ATTEMPTS: Final = 3
 CONNECT_TIMEOUT: Final = 5.0
+UPSTREAM_KEPT: Final = 15.0
+"""Seconds an idle connection to a worker is kept for the next request."""
 IDLE_TIMEOUT: Final = 300.0
 """Seconds without a byte from the actor; there is no limit on a request as a whole (reference: max(5 min, route))."""
 _HOP_BY_HOP: Final = frozenset(
@@ -55,7 +57,9 @@ class Proxy:
 
     async def open(self) -> None:
         """Opens the upstream pool; call in the loop."""
-        connector = aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=60, enable_cleanup_closed=False)
+        connector = aiohttp.TCPConnector(
+            limit=0, limit_per_host=0, keepalive_timeout=UPSTREAM_KEPT, enable_cleanup_closed=False
+        )
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=IDLE_TIMEOUT)
         self._session = aiohttp.ClientSession(
             connector=connector,

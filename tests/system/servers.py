@@ -65,6 +65,20 @@ def s3(folder: Path) -> Running:
     return Running([str(program), "-H", "127.0.0.1", "-p", str(port)], port, folder / "moto.log")
 
 
+def make_bucket(server: Running, name: str) -> None:
+    """Makes a bucket; one that is there already is fine."""
+    import boto3
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=server.url,
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+    )
+    client.create_bucket(Bucket=name)
+
+
 def registry(folder: Path) -> Running:
     program = shutil.which("docker-registry")
     if program is None:

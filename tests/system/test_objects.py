@@ -7,7 +7,6 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import boto3
 import pytest
 import trio
 
@@ -16,23 +15,16 @@ from ate.errors import InvalidArgument, NotFound, PermissionDenied, ResourceExha
 from ate.objects import Location, open_location
 from tests.system import servers
 from tests.system.disks import small_disk
-from tests.system.servers import Running
+from tests.system.servers import Running, make_bucket
 
 ACCOUNT = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
-
-
-def create_bucket(server: Running) -> None:
-    client = boto3.client(
-        "s3", endpoint_url=server.url, aws_access_key_id="key", aws_secret_access_key="secret", region_name="us-east-1"
-    )
-    client.create_bucket(Bucket="bucket")
 
 
 @pytest.fixture(scope="module")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     server = servers.s3(tmp_path_factory.mktemp("s3"))
     server.start()
-    create_bucket(server)
+    make_bucket(server, "bucket")
     yield server
     server.kill()
 
@@ -255,7 +247,7 @@ async def test_a_store_that_is_down_is_reported_and_used_again_when_it_is_back(
 
     server.start()
     try:
-        create_bucket(server)
+        make_bucket(server, "bucket")
         await location.store.put("key", [b"1"])
         server.kill()
         with trio.fail_after(30):
@@ -268,7 +260,7 @@ async def test_a_store_that_is_down_is_reported_and_used_again_when_it_is_back(
                 with pytest.raises(Unavailable, match="s3://bucket/a"):
                     await call()
         server.start()
-        create_bucket(server)
+        make_bucket(server, "bucket")
         await location.store.put("key", [b"3"])
         assert await read(location, "key") == b"3"
     finally:

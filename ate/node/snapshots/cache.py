@@ -22,6 +22,8 @@ from ate.node.snapshots import sparse
 
 log = Logger("ate.node")
 
+_OWNERS: Final = 10_000
+"""Owners whose newest files are remembered; beyond that the bound in bytes is what drops old files."""
 _ENTRY: Final = re.compile(r"([0-9a-f]{64})-(\d+)-(\d+)-(\d+)")
 
 
@@ -41,6 +43,7 @@ class FileCache:
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._used = 0
+        self._owned: OrderedDict[str, set[str]] = OrderedDict()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._folder = directory / boot
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -98,6 +101,19 @@ class FileCache:
             log.warning("snapshot file is not cached", path=str(source), error=str(error))
             return
         self._insert(digest, entry)
+
+    def supersede(self, owner: str, digests: set[str]) -> None:
+        """Drops what `owner` had kept before and does not keep now. What is forgotten here only ages out later."""
+        with self._lock:
+            before = self._owned.pop(owner, set())
+            self._owned[owner] = digests
+            if len(self._owned) > _OWNERS:
+                self._owned.popitem(last=False)
+            stale = before - digests
+            if stale:
+                stale -= set().union(*self._owned.values())
+        for digest in stale:
+            self._drop(digest)
 
     def _insert(self, digest: str, entry: _Entry) -> None:
         with self._lock:

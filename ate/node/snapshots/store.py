@@ -82,6 +82,8 @@ class SnapshotStore:
                 # Saved is saved: a file that cannot be cached only costs a download later.
                 with contextlib.suppress(OSError):
                     self._cache.add(stored.raw_sha256, directory / stored.name)
+            # The snapshot before this one is about to be deleted: nobody will ask for its files again.
+            self._cache.supersede(uri.rpartition("/")[0], {stored.raw_sha256 for stored in manifest.objects})
 
         await trio.to_thread.run_sync(keep)
         return manifest
