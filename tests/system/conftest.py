@@ -12,7 +12,12 @@ import pytest
 
 from tests.system import rootfs
 
-_CANDIDATES = ("/usr/bin/runsc", "/usr/local/bin/runsc-new", "/usr/local/bin/runsc")
+_CANDIDATES = (
+    "/usr/bin/runsc",
+    str(Path(__file__).parents[2] / "build/runsc"),
+    "/usr/local/bin/runsc-new",
+    "/usr/local/bin/runsc",
+)
 RUNSC_BUILDS = [Path(name) for name in _CANDIDATES if Path(name).exists()]
 
 

@@ -53,7 +53,7 @@ def census(install: Install) -> dict[str, int]:
         counts[f"links of worker {at}"] = len(Path(f"/proc/{pid}/net/dev").read_text().splitlines())
     install_id = (install.root / "install-id").read_text().strip()
     counts["control groups"] = sum(1 for path in Path("/sys/fs/cgroup").rglob(f"*{install_id}*/**") if path.is_dir())
-    for folder in ("actors", "ateoms", "snapshots", "images", "assets", "atelet"):
+    for folder in ("actors", "ateoms", "snapshots/staging", "images", "assets", "atelet"):
         counts[f"entries below {folder}"] = sum(1 for _ in (install.root / folder).rglob("*"))
     counts["temporary directories"] = len([n for n in os.listdir("/tmp") if re.search(r"ate|runsc", n)])
     return counts
@@ -98,6 +98,8 @@ async def test_two_hundred_sleeps_leave_nothing_behind(tmp_path: Path) -> None:
         before = await quiet(lambda: census(install))
         await all_of(CYCLES // ACTORS)
         await no_more_than(before, lambda: census(install))
+        cached = sum(path.is_file() for path in (install.root / "snapshots/cache").rglob("*"))
+        assert cached <= ACTORS * 5, "the cache holds what may be asked for again, not every snapshot ever taken"
 
 
 async def quiet(take: Callable[[], dict[str, int]]) -> dict[str, int]:
