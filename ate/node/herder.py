@@ -145,9 +145,11 @@ class Herder(AteomHerderBase):
             template_name=request.actor_template_name,
         )
         await self._state.put(record)
+        began = trio.current_time()
         try:
             await trio.to_thread.run_sync(dirs.reset)
             runtime = await self._prepare(request, restore, dirs, record)
+            prepared = trio.current_time()
             await self._drive(request, restore, dirs, runtime, op)
         except BaseException as error:
             with trio.CancelScope(shield=True), trio.move_on_after(60):
@@ -162,7 +164,11 @@ class Herder(AteomHerderBase):
         record.runtime_json = _runtime_json(runtime)
         await self._state.put(record)
         log.info(
-            "Actor restored" if restore else "Actor started", actor_uid=request.actor_uid, worker=record.worker_uid
+            "Actor restored" if restore else "Actor started",
+            actor_uid=request.actor_uid,
+            worker=record.worker_uid,
+            prepare_ms=round((prepared - began) * 1e3, 2),
+            ateom_ms=round((trio.current_time() - prepared) * 1e3, 2),
         )
 
     async def _prepare(

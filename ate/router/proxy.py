@@ -8,6 +8,7 @@ its body until then is kept for that, up to a bound.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
@@ -82,13 +83,24 @@ class Proxy:
         body = _Body(request)
         answer = answers.unreachable(target, "its worker does not answer")
         for _ in range(ATTEMPTS):
+            began = time.perf_counter()
+            woke = target not in self._routes
             try:
                 route = self._routes.get(target) or await self._find(target)
             except Full:
                 return _reply(Answer(503, answers.AT_CAPACITY, int(self._lot.retry_after())))
             except AteError as error:
                 return _reply(answers.for_error(target, error, retry_after=self._lot.retry_after()))
+            resolved = time.perf_counter()
             outcome = await self._attempt(request, target, route, body)
+            if woke:
+                log.info(
+                    "route found",
+                    actor=str(target),
+                    worker=route.worker_uid,
+                    resolve_ms=round((resolved - began) * 1e3, 2),
+                    exchange_ms=round((time.perf_counter() - resolved) * 1e3, 2),
+                )
             if isinstance(outcome, web.StreamResponse):
                 return outcome
             answer = outcome

@@ -12,13 +12,10 @@ import pytest
 
 from tests.system import rootfs
 
-_CANDIDATES = (
-    "/usr/bin/runsc",
-    str(Path(__file__).parents[2] / "build/runsc"),
-    "/usr/local/bin/runsc-new",
-    "/usr/local/bin/runsc",
-)
-RUNSC_BUILDS = [Path(name) for name in _CANDIDATES if Path(name).exists()]
+_NEWEST = (Path(__file__).parents[2] / "build/runsc", Path("/usr/local/bin/runsc-new"))
+_PACKAGED = Path("/usr/bin/runsc")
+RUNSC_BUILDS = [path for path in (_PACKAGED, next(filter(Path.exists, _NEWEST), _NEWEST[0])) if path.exists()]
+"""Debian's, and the newest that `make test` (packaging/build-runsc.sh) or somebody by hand has built."""
 
 
 @pytest.fixture(params=RUNSC_BUILDS or [None], ids=lambda path: path.name if path else "none")

@@ -62,6 +62,7 @@ async def resume(ctx: Context, ref: Ref, *, boot: bool = False, revert_crashed: 
 
 
 async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.Actor, bool]:
+    began = trio.current_time()
     actor = await steps.load(ctx, ref)
     state = actor.value.status.state
     if state == pb.ACTOR_STATE_RUNNING:
@@ -80,6 +81,7 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
     claim = await ctx.store.get(ASSIGNMENTS, Key(assigned.worker.name, actor.uid))
     if claim is None:
         raise Aborted(f"actor {ref} lost its place on worker {assigned.worker.name}: retry")
+    claimed = trio.current_time()
     try:
         await _start(ctx, actor, template, config, claim.uid, boot)
     except steps.AMBIGUOUS as error:
@@ -94,13 +96,20 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
         await steps.crash(ctx, actor, lease, f"resume failed: {error.message}")
         raise
 
+    started = trio.current_time()
+
     def running(value: pb.Actor) -> None:
         value.status.state = pb.ACTOR_STATE_RUNNING
         value.ClearField("wake_time")
 
     actor = await steps.write(ctx, actor, lease, running)
     ctx.affinity.ran(actor.uid, template.uid, assigned.node_name)
-    steps.log_state(actor)
+    steps.log_state(
+        actor,
+        claim_ms=(claimed - began) * 1e3,
+        node_ms=(started - claimed) * 1e3,
+        finalize_ms=(trio.current_time() - started) * 1e3,
+    )
     return actor.value, True
 
 

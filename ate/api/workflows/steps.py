@@ -106,11 +106,13 @@ def check_guards(what: str, row: Row[Any], options: pb.DeleteOptions) -> None:
         raise Aborted(f"{what} is at version {row.version}, not {options.version}: read it again")
 
 
-def log_state(actor: Row[pb.Actor]) -> None:
+def log_state(actor: Row[pb.Actor], **timings: float) -> None:
+    """The state-change event; `timings` are phases of the operation in milliseconds."""
     log.info(
         "Actor state changed",
         actor=str(actor.key),
         actor_uid=actor.uid,
         state=pb.ActorState.Name(actor.value.status.state).removeprefix("ACTOR_STATE_"),
         worker=actor.value.status.worker_assignment.worker.name,
+        **{name: round(value, 2) for name, value in timings.items()},
     )
