@@ -7,6 +7,7 @@ starts, so it runs alone in its process.
 from __future__ import annotations
 
 import argparse
+import functools
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -292,6 +293,8 @@ def _run_ateom(options: argparse.Namespace, root: Path, node: str) -> int:
 async def _ateom(options: argparse.Namespace, root: Path, node: str, tunnel: socket.socket) -> None:
     from ate.identity.client import Request, open_identity
     from ate.node.ateom import AteomConfig, run_ateom
+    from ate.node.support import report_capacity, support_channel, suspend_before_the_end
+    from ate.node.worker import Worker
 
     async def crashed(actor_uid: str, reason: str) -> None:
         # A worker that lost its actor starts anew: the higher epoch is how the control plane learns of the loss.
@@ -306,7 +309,11 @@ async def _ateom(options: argparse.Namespace, root: Path, node: str, tunnel: soc
         trust_domain=domain,
     )
     stopping = trio.Event()
-    async with open_identity(request) as identity, trio.open_nursery() as nursery:
+    async with (
+        open_identity(request) as identity,
+        support_channel(root, identity, domain, node) as agent,
+        trio.open_nursery() as nursery,
+    ):
         nursery.start_soon(_stop_on_signal, stopping)
         config = AteomConfig(
             root=root,
@@ -319,5 +326,12 @@ async def _ateom(options: argparse.Namespace, root: Path, node: str, tunnel: soc
             stopping=stopping,
             on_crash=crashed,
         )
-        await run_ateom(config)
-        nursery.cancel_scope.cancel()
+
+        async def serve(*, task_status: trio.TaskStatus[Worker]) -> None:
+            await run_ateom(config, task_status=task_status)
+            nursery.cancel_scope.cancel()
+
+        worker = await nursery.start(serve)
+        cpu, memory = int(options.cpu_milli), int(options.memory_bytes)
+        nursery.start_soon(functools.partial(report_capacity, agent, cpu_milli=cpu, memory_bytes=memory))
+        nursery.start_soon(suspend_before_the_end, agent, worker, stopping)

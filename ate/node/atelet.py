@@ -27,7 +27,9 @@ from ate.node.herder import Herder
 from ate.node.images import ImageStore
 from ate.node.local_state import CHECKPOINTED, IDLE, LocalState
 from ate.node.snapshots import SnapshotStore
+from ate.node.support import Support, open_support
 from ate.proto import ateom_pb2, node_pb2
+from ate.proto.ateapi_grpc import WorkerServiceStub
 from ate.proto.node_grpc import ActorLogsBase, NodeRegistryStub
 from ate.rpc import Call, Channel, Peer, Server, open_tcp_listener, server_streaming
 from ate.store import open_sqlite
@@ -236,6 +238,9 @@ async def run_atelet(
         server = Server([herder, _Logs(config.root)], interceptors=[_Gate(config.trust_domain)])
         listener = await open_tcp_listener(config.listen_host, config.listen_port, tls=identity)
         await nursery.start(server.serve, [listener])
+        support = Support(WorkerServiceStub(api_channel), config.node_name, config.trust_domain)
+        support_server, support_listener = await open_support(config.root, identity, support)
+        await nursery.start(support_server.serve, [support_listener])
         registration = _Registration(config, listener.port, api_channel, herder, state, ateoms)
         nursery.start_soon(registration.run)
         log.info("atelet is serving", address=f"{config.listen_host}:{listener.port}", node=config.node_name)

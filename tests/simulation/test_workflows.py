@@ -223,6 +223,31 @@ async def test_a_restarted_worker_crashes_its_actor_and_takes_new_ones(clock: ob
         assert cluster.memory(await cluster.resume("a")).memory == 0
 
 
+async def test_a_worker_that_restarts_during_a_resume_costs_the_actor_nothing(clock: object) -> None:
+    async with open_cluster() as cluster:
+        (uid,) = await ready(cluster)
+        cluster.memory(await cluster.resume("a")).memory = 4
+        await cluster.suspend("a")
+        cluster.node.delay = 5
+        outcomes: list[str] = []
+
+        async def resuming() -> None:
+            try:
+                await cluster.resume("a")
+            except Aborted:
+                outcomes.append("aborted")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(resuming)
+            await trio.sleep(1)
+            worker = await workers.get(cluster.ctx, pb.GetWorkerRequest(worker=pb.ObjectRef(name=uid)))
+            worker.epoch = 2
+            await workers.update(cluster.ctx, pb.UpdateWorkerRequest(worker=worker))
+            assert (await cluster.get("a")).status.state == SUSPENDED
+        assert outcomes == ["aborted"] and cluster.node.workers == {}, "what was started without a claim is taken down"
+        assert cluster.memory(await cluster.resume("a")).memory == 4
+
+
 async def test_a_deleted_worker_crashes_its_actor_and_is_gone(clock: object) -> None:
     async with open_cluster() as cluster:
         (uid,) = await ready(cluster)

@@ -18,6 +18,7 @@ from ate.api.kinds import ASSIGNMENTS, TAGS, key_of
 from ate.api.workflows import claims, node_requests, revert, steps
 from ate.errors import (
     ACTOR_CRASHED,
+    NOT_READY,
     NOT_STARTED,
     Aborted,
     AteError,
@@ -75,8 +76,9 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
     if state != pb.ACTOR_STATE_RESUMING:
         actor = await _assign(ctx, actor, template, lease)
     elif not await ctx.store.transact(lambda tx: claims.hosts(tx, actor)):
-        await steps.crash(ctx, actor, lease, "resume failed: its worker went away")
-        raise Aborted(f"actor {ref} crashed: its worker went away during the resume")
+        # It never ran there, so nothing is lost: it sleeps on, and the next try takes another worker.
+        await steps.write_and_release(ctx, actor, lease, steps.back_to_sleep)
+        raise Aborted(f"the worker of actor {ref} went away during the resume: retry")
     assigned = actor.value.status.worker_assignment
     claim = await ctx.store.get(ASSIGNMENTS, Key(assigned.worker.name, actor.uid))
     if claim is None:
@@ -84,14 +86,14 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
     claimed = trio.current_time()
     try:
         await _start(ctx, actor, template, config, claim.uid, boot)
-    except steps.AMBIGUOUS as error:
-        if reason_of(error) != NOT_STARTED:
+    except AteError as error:
+        ambiguous, reason = isinstance(error, steps.AMBIGUOUS), reason_of(error)
+        if ambiguous and reason not in (NOT_STARTED, NOT_READY):
             raise
         ctx.affinity.failed(actor.uid, assigned.worker.name)
-        await steps.write_and_release(ctx, actor, lease, _back_to_sleep)
-        raise
-    except AteError as error:
-        ctx.affinity.failed(actor.uid, assigned.worker.name)
+        if ambiguous and reason == NOT_STARTED:
+            await steps.write_and_release(ctx, actor, lease, steps.back_to_sleep)
+            raise
         await node_requests.terminate(ctx.nodes, actor, template)
         await steps.crash(ctx, actor, lease, f"resume failed: {error.message}")
         raise
@@ -102,7 +104,12 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
         value.status.state = pb.ACTOR_STATE_RUNNING
         value.ClearField("wake_time")
 
-    actor = await steps.write(ctx, actor, lease, running)
+    try:
+        actor = await steps.write(ctx, actor, lease, running)
+    except Aborted:
+        # Its worker was lost meanwhile and came back: what was just started there has no claim any more.
+        await node_requests.terminate(ctx.nodes, actor, template)
+        raise
     ctx.affinity.ran(actor.uid, template.uid, assigned.node_name)
     steps.log_state(
         actor,
@@ -111,11 +118,6 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
         finalize_ms=(trio.current_time() - started) * 1e3,
     )
     return actor.value, True
-
-
-def _back_to_sleep(value: pb.Actor) -> None:
-    paused = value.status.HasField("local_snapshot")
-    value.status.state = pb.ACTOR_STATE_PAUSED if paused else pb.ACTOR_STATE_SUSPENDED
 
 
 def _why_not(ref: Ref, actor: pb.Actor) -> str:

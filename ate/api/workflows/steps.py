@@ -85,6 +85,12 @@ async def write_and_release(
     return row
 
 
+def back_to_sleep(value: pb.Actor) -> None:
+    """The state of an actor whose start did not come about: as it slept before."""
+    paused = value.status.HasField("local_snapshot")
+    value.status.state = pb.ACTOR_STATE_PAUSED if paused else pb.ACTOR_STATE_SUSPENDED
+
+
 async def crash(ctx: Context, actor: Row[pb.Actor], lease: Lease | None, message: str) -> Row[pb.Actor]:
     """CRASHED, the place given back, the last good snapshot kept. In-progress names stay for revert to collect."""
 

@@ -1,6 +1,7 @@
 """What happens to actors whose worker is lost: it was deleted, or came back with a higher epoch.
 
-Such an actor lost its memory without a suspend: it goes CRASHED, keeps its last good snapshot and gives its place back.
+An actor that ran there lost its memory without a suspend: it goes CRASHED, keeps its last good snapshot and gives its
+place back. One that was only being started there sleeps on.
 """
 
 from __future__ import annotations
@@ -100,6 +101,9 @@ async def _crash_claim(ctx: Context, worker: str, claim: Row[pb.ActorAssignment]
                 await give_back(ctx, claim)
             elif actor.value.status.state == pb.ACTOR_STATE_DELETING:
                 await steps.write_and_release(ctx, actor, None, lambda value: None)
+            elif actor.value.status.state == pb.ACTOR_STATE_RESUMING:
+                # It had not run there yet, so nothing is lost.
+                await steps.write_and_release(ctx, actor, None, steps.back_to_sleep)
             else:
                 await steps.crash(ctx, actor, None, message)
             return
