@@ -12,9 +12,9 @@ from typing import Final
 
 import trio
 
+from ate import http_framing as framing
 from ate import names
 from ate.errors import DeadlineExceeded
-from ate.node.tunnel import framing
 
 _INTERVAL: Final = 0.001
 _INTERVAL_BEFORE: Final = 0.005  # each poll takes time from the runtime command, on few cores

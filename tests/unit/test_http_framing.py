@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ate.node.tunnel import framing
-from ate.node.tunnel.framing import BadMessage
+from ate import http_framing as framing
+from ate.http_framing import BadMessage
 
 tokens = st.text("abcXYZ-_09", min_size=1, max_size=12).map(str.encode)
 texts = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=20).map(str.encode)

@@ -6,15 +6,14 @@ limit of its own. Used by `server.py` only.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import trio
 
-from ate.node.tunnel import framing
-from ate.node.tunnel.framing import BadMessage, Body, RequestHead, ResponseHead
-
-CHUNK = 64 * 1024
+from ate import http_framing as framing
+from ate.half_close import end_sending, receive
+from ate.http_framing import BadMessage, Body, RequestHead, ResponseHead
 
 
 class Broken(Exception):
@@ -67,11 +66,18 @@ class Buffered:
             raise Broken(self.side) from error
 
 
-async def carry(source: Buffered, sink: Buffered, body: Body, touch: Callable[[], None]) -> None:
-    """Passes one body on. Raises Broken when the source ends early or a side breaks, BadMessage for bad framing."""
+async def carry(
+    source: Buffered, sink: Buffered, body: Body, touch: Callable[[], None], *, chunk: bool = False
+) -> None:
+    """Passes one body on, in chunks of our own if told so.
+
+    Raises Broken when the source ends early or a side breaks, BadMessage for bad framing.
+    """
     while not body.done:
         if not source.buffer and not await source.fill():
             if body.ends_with_connection:
+                if chunk:
+                    await sink.send(b"0\r\n\r\n")
                 return
             raise Broken(source.side)
         taken = body.take(source.buffer)
@@ -79,7 +85,19 @@ async def carry(source: Buffered, sink: Buffered, body: Body, touch: Callable[[]
         data = bytes(source.buffer[:taken])
         del source.buffer[:taken]
         if data:
-            await sink.send(data)
+            await sink.send(b"%x\r\n%b\r\n" % (len(data), data) if chunk else data)
+
+
+def _for_router(head: bytes, response: ResponseHead, *, chunk: bool) -> bytes:
+    """The actor's head as it came, less headers that only we may send (a stale assignment, say).
+
+    A body that ends with its connection is announced as chunked: only then can the router tell its end from a break.
+    """
+    headers = framing.without(response.headers, (b"connection",) if chunk else (), b"x-ate-")
+    if chunk:
+        headers += ((b"Transfer-Encoding", b"chunked"),)
+        response = replace(response, version=b"HTTP/1.1")
+    return head if headers == response.headers else framing.encode_response(replace(response, headers=headers))
 
 
 class Exchange:
@@ -132,13 +150,11 @@ class Exchange:
             await self._both_ways()
             return
         ended = isinstance(self._final_body, framing.EndlessBody)
-        self.router_reusable = (
-            upload_done
-            and not ended
-            and framing.keeps_alive(request.version, request.headers)
-            and framing.keeps_alive(response.version, response.headers)
-        )
-        self.actor_reusable = self.router_reusable and not self._actor.buffer
+        asked_to_keep = upload_done and framing.keeps_alive(request.version, request.headers)
+        kept_by_actor = not ended and framing.keeps_alive(response.version, response.headers)
+        # An answer that ends with its connection was sent on in chunks, so the router's connection can stay.
+        self.router_reusable = asked_to_keep and (kept_by_actor or (ended and request.version == b"HTTP/1.1"))
+        self.actor_reusable = asked_to_keep and kept_by_actor and not self._actor.buffer
 
     async def _respond(self, request: RequestHead) -> ResponseHead:
         while True:
@@ -151,14 +167,15 @@ class Exchange:
             response = framing.parse_response(head)
             interim = 100 <= response.status < 200 and response.status != 101
             body = framing.LengthBody(0) if interim else framing.response_body(response, request.method)
+            chunk = isinstance(body, framing.EndlessBody) and request.version == b"HTTP/1.1" and response.status != 101
             self._touch()
             self.response_begun = True
-            await self._router.send(head)
+            await self._router.send(_for_router(head, response, chunk=chunk))
             if not interim:
                 break
         self._final_body = body
         if response.status != 101:
-            await carry(self._actor, self._router, body, self._touch)
+            await carry(self._actor, self._router, body, self._touch, chunk=chunk)
         return response
 
     async def _both_ways(self) -> None:
@@ -181,33 +198,4 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield error
 
 
-async def receive(stream: trio.abc.Stream) -> bytes:
-    """Reads once, b"" at the end; also after `end_sending`, when ssl reports the peer's goodbye as an error."""
-    try:
-        return bytes(await stream.receive_some(CHUNK))
-    except trio.BrokenResourceError as error:
-        if isinstance(error.__cause__, ssl.SSLZeroReturnError):
-            return b""
-        raise
-
-
-async def end_sending(stream: trio.abc.Stream) -> None:
-    """Tells the peer that no more comes, while it may go on sending: FIN on TCP, close_notify on TLS."""
-    try:
-        if isinstance(stream, trio.SSLStream):
-            # trio's `unwrap` would also wait for the peer's close_notify and forbid further reading meanwhile.
-            ssl_object, outgoing = stream._ssl_object, stream._outgoing
-            try:
-                ssl_object.unwrap()
-            except Exception:
-                pass
-            pending = outgoing.read()
-            if pending:
-                await stream.transport_stream.send_all(pending)
-        elif isinstance(stream, trio.abc.HalfCloseableStream):
-            await stream.send_eof()
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass  # the peer is gone altogether; reading from it will say so
-
-
-__all__ = ["BadMessage", "Broken", "Buffered", "Exchange", "carry", "end_sending"]
+__all__ = ["BadMessage", "Broken", "Buffered", "Exchange", "carry", "end_sending", "receive"]

@@ -18,12 +18,12 @@ from typing import Final, Protocol
 
 import trio
 
+from ate import http_framing as framing
 from ate import log, names
 from ate.errors import AteError
-from ate.node.tunnel import framing
+from ate.http_framing import BadMessage, RequestHead
 from ate.node.tunnel.admission import Admission
-from ate.node.tunnel.exchange import Broken, Buffered, Exchange, end_sending
-from ate.node.tunnel.framing import BadMessage, RequestHead
+from ate.node.tunnel.exchange import Broken, Buffered, Exchange, end_sending, receive
 
 _log = log.Logger(__name__)
 
@@ -117,12 +117,13 @@ class Tunnel:
             _log.debug("exchange broken off", side=error.side)
         finally:
             if clean:
-                with trio.move_on_after(2) as scope:
+                with trio.move_on_after(2) as scope, contextlib.suppress(trio.BrokenResourceError):
                     scope.shield = True
                     await end_sending(stream)
-                    await stream.aclose()
-            else:
-                await trio.aclose_forcefully(stream)
+                    # Closing with bytes unread resets the connection, and the router may lose our last answer to that.
+                    while await receive(stream):
+                        pass
+            await trio.aclose_forcefully(stream)
 
     async def _serve_request(self, router: Buffered) -> bool:
         """Serves the next request; False when the connection is to be closed."""

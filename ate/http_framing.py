@@ -1,7 +1,7 @@
 """HTTP/1.1 framing without sockets: heads are parsed strictly, bodies are measured and passed on byte for byte.
 
 Strictness is what prevents request smuggling: whatever two parsers could read in two ways is refused. Header names keep
-their case and order, for servers that mind. Used by the tunnel; everything here is pure.
+their case and order, for servers that mind. Used by the router, the tunnel and the gate; everything here is pure.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ _TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TARGET: Final = re.compile(rb"[\x21-\x7e\x80-\xff]+")
 _VALUE: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _VERSION: Final = re.compile(rb"HTTP/1\.[01]")
+_BARE_LF: Final = re.compile(rb"(?<!\r)\n")
 _CHUNK_SIZE: Final = re.compile(rb"[0-9A-Fa-f]{1,15}")
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -52,6 +53,8 @@ def find_head(buffer: bytes | bytearray) -> int:
     if end < 0:
         if len(buffer) > MAX_HEAD:
             raise BadMessage(f"headers are longer than {MAX_HEAD} bytes", 431)
+        if _BARE_LF.search(buffer):
+            raise BadMessage("a line ends without CR")  # said now: the blank line that is waited for may never come
         return 0
     if end + 4 > MAX_HEAD:
         raise BadMessage(f"headers are longer than {MAX_HEAD} bytes", 431)
@@ -165,10 +168,14 @@ class EndlessBody(Body):
 
 
 class ChunkedBody(Body):
-    """Chunked coding, trailers included; passed on as it came."""
+    """Chunked coding, trailers included; passed on as it came.
 
-    def __init__(self) -> None:
+    `payload`, where given, collects what the chunks carry, for a client that does not know the coding.
+    """
+
+    def __init__(self, payload: bytearray | None = None) -> None:
         self.done = False
+        self._payload = payload
         self._left = 0
         self._line = bytearray()
         self._state = "size"
@@ -179,6 +186,8 @@ class ChunkedBody(Body):
         while position < len(data) and not self.done:
             if self._state == "data":
                 step = min(self._left, len(data) - position)
+                if self._payload is not None:
+                    self._payload += data[position : position + step]
                 self._left -= step
                 position += step
                 if self._left == 0:
