@@ -95,6 +95,8 @@ class Unauthenticated(AteError):
 REASON_DOMAIN = "ate.dev"
 NOT_STARTED = "NOT_STARTED"
 """Reason of a node: the actor was not started, and nothing of it is left there."""
+NOT_READY = "NOT_READY"
+"""Reason of a node: the actor ran but its probe did not answer in its time; nothing of it is left there."""
 STILL_RUNNING = "STILL_RUNNING"
 """Reason of a node: the checkpoint failed, and the actor runs on unharmed."""
 ACTOR_CRASHED = "ACTOR_CRASHED"

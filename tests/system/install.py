@@ -11,8 +11,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -221,14 +222,14 @@ def _cmdline(pid: int) -> list[str]:
         return []
 
 
-@asynccontextmanager
-async def open_install(root: Path, *flags: str, env: dict[str, str] | None = None) -> AsyncIterator[Install]:
-    """Starts `ate dev` on ports of its own and yields once it is ready; stops it as Ctrl-C would."""
+def launch(root: Path, *flags: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Starts `ate dev` on ports of its own. From the main thread only: it ends with the thread that started it."""
     root.mkdir(parents=True, exist_ok=True)
     argv = [sys.executable, "-m", "ate", "dev", f"--root={root}", "--die-with-parent"]
     argv += ["--api-port=0", "--router-port=0", "--status-port=0", *flags]
+    (root / "ready").unlink(missing_ok=True)  # of a former run that was killed
     with (root / "dev.log").open("ab") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             argv,
             cwd="/",
             env={**os.environ, "PYTHONPATH": str(REPOSITORY), **(env or {})},
@@ -236,20 +237,56 @@ async def open_install(root: Path, *flags: str, env: dict[str, str] | None = Non
             stderr=output,
             start_new_session=True,
         )
+
+
+def is_ready(root: Path, process: subprocess.Popen[bytes]) -> bool:
+    """Whether it has said so; fails with what it printed when it has ended instead."""
+    assert process.poll() is None, (root / "dev.log").read_text()
+    return (root / "ready").exists()
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, and SIGKILL for one that takes far too long."""
+    process.terminate()
+    try:
+        process.wait(150)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def running(root: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    """An install for a whole module of tests, ready; each test joins it."""
+    process = launch(root, *flags)
+    try:
+        deadline = time.monotonic() + 60
+        while not is_ready(root, process):
+            assert time.monotonic() < deadline, (root / "dev.log").read_text()
+            time.sleep(0.05)
+        yield process
+    finally:
+        stop(process)
+
+
+@asynccontextmanager
+async def joined(root: Path, process: subprocess.Popen[bytes]) -> AsyncIterator[Install]:
+    """The install that runs on `root`, from a test's point of view."""
+    (image,) = await import_path(root / "images", counter_layout())
+    async with connect(root, "", "cluster.local") as api:
+        yield Install(root, api, installs.endpoints(root)["router"], image, process)
+
+
+@asynccontextmanager
+async def open_install(root: Path, *flags: str, env: dict[str, str] | None = None) -> AsyncIterator[Install]:
+    """Starts `ate dev` and yields once it is ready; stops it as Ctrl-C would."""
+    process = launch(root, *flags, env=env)
     try:
         with trio.fail_after(60):
-            while not (root / "ready").exists():
-                assert process.poll() is None, (root / "dev.log").read_text()
+            while not is_ready(root, process):
                 await trio.sleep(0.05)
-        (image,) = await import_path(root / "images", counter_layout())
-        async with connect(root, "", "cluster.local") as api:
-            yield Install(root, api, installs.endpoints(root)["router"], image, process)
+        async with joined(root, process) as install:
+            yield install
     finally:
         with trio.CancelScope(shield=True):
-            process.terminate()
-            with trio.move_on_after(150):
-                while process.poll() is None:
-                    await trio.sleep(0.05)
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            await trio.to_thread.run_sync(stop, process)
