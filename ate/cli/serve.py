@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     atelet("--atelet-listen", default="127.0.0.1:0")
     atelet("--atelet-advertise", default="", help="host the api role reaches this agent at (default: as listened)")
     atelet("--runsc", default="", help="this node's own runsc (default: from PATH)")
+    atelet("--snapshot-cache-bytes", default=str(4 << 30), help="snapshot files kept on the node for fast wake-ups")
     atelet("--registry-plain-http", action="append", default=[], help="registry host spoken to without TLS; repeatable")
     ateom = parser.add_argument_group("ateom").add_argument
     ateom("--worker-uid", default="")
@@ -221,6 +222,7 @@ async def _atelet(
         options.trust_domain,
         options.runsc,
         tuple(options.registry_plain_http),
+        int(options.snapshot_cache_bytes),
     )
     await _with_identity(
         "atelet", options, root, node, lambda identity: run_atelet(config, identity, stop, task_status=task_status)

@@ -14,7 +14,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,9 +25,9 @@ import outcome
 import trio
 from google.protobuf.message import Message
 
-from ate.errors import Aborted, AlreadyExists, DataLoss, FailedPrecondition, NotFound, OutOfRange
-from ate.names import new_uid
-from ate.store.base import Event, EventType, Key, Kind, Lease, Row, Store, Tx, stamp
+from ate.errors import DataLoss, FailedPrecondition, OutOfRange
+from ate.store import rows
+from ate.store.base import Event, EventType, Key, Kind, Lease, Row, Store, Tx
 from ate.store.schema import MIGRATIONS
 
 M = TypeVar("M", bound=Message)
@@ -68,86 +68,6 @@ def _check(connection: apsw.Connection, path: str) -> None:
         verdicts = [str(error)]
     if verdicts != ["ok"]:
         raise DataLoss(f"store {path} is damaged ({'; '.join(verdicts)}): restore it from a backup")
-
-
-class _SqliteTx(Tx):
-    def __init__(self, connection: apsw.Connection, now: Callable[[], float]) -> None:
-        self._db = connection
-        self._now = now
-
-    def get(self, kind: Kind[M], key: Key) -> Row[M] | None:
-        return _get(self._db, kind, key)
-
-    def insert(self, kind: Kind[M], key: Key, value: M, *, uid: str | None = None) -> Row[M]:
-        value = _copy(value)
-        uid = uid or new_uid()
-        stamp(kind, value, uid=uid, version=1, now=self._now())
-        try:
-            self._db.execute(
-                "INSERT INTO rows(kind, scope, name, uid, version, owner, body) VALUES (?,?,?,?,?,?,?)",
-                (kind.name, key.scope, key.name, uid, 1, _owner(kind, value), value.SerializeToString()),
-            )
-        except apsw.ConstraintError:
-            raise AlreadyExists(f"{kind.name} {key} exists already")
-        return self._publish(kind, EventType.ADDED, Row(key, uid, 1, value))
-
-    def update(self, kind: Kind[M], key: Key, value: M, *, uid: str, version: int) -> Row[M]:
-        value = _copy(value)
-        stamp(kind, value, uid=uid, version=version + 1, now=self._now())
-        self._db.execute(
-            "UPDATE rows SET version=?, owner=?, body=? WHERE kind=? AND scope=? AND name=? AND uid=? AND version=?",
-            (version + 1, _owner(kind, value), value.SerializeToString(), kind.name, key.scope, key.name, uid, version),
-        )
-        if self._db.changes() == 0:
-            self._explain(kind, key, uid, version)
-        return self._publish(kind, EventType.MODIFIED, Row(key, uid, version + 1, value))
-
-    def delete(self, kind: Kind[M], key: Key, *, uid: str = "", version: int = 0) -> Row[M]:
-        row = self.get(kind, key)
-        if row is None or (uid and row.uid != uid) or (version and row.version != version):
-            self._explain(kind, key, uid, version)
-        assert row is not None
-        self._db.execute("DELETE FROM rows WHERE kind=? AND scope=? AND name=?", (kind.name, key.scope, key.name))
-        return self._publish(kind, EventType.DELETED, row)
-
-    def scan(self, kind: Kind[M], *, scope: str | None = None, after: Key | None = None, limit: int) -> list[Row[M]]:
-        return _list(self._db, kind, scope, after, limit)
-
-    def scan_owned(self, kind: Kind[M], owner: str, *, after: Key | None = None, limit: int) -> list[Row[M]]:
-        return _list_owned(self._db, kind, owner, after, limit)
-
-    def require_lease(self, lease: Lease) -> None:
-        found = self._db.execute("SELECT fence FROM leases WHERE key=?", (lease.key,)).fetchone()
-        if found is None or found[0] != lease.fence:
-            raise Aborted(f"the lease {lease.key} was taken over by another operation")
-
-    def _publish(self, kind: Kind[M], type_: EventType, row: Row[M]) -> Row[M]:
-        if kind.watched:
-            self._db.execute(
-                "INSERT INTO outbox(kind, scope, name, uid, version, type, body, at) VALUES (?,?,?,?,?,?,?,?)",
-                (
-                    kind.name,
-                    row.key.scope,
-                    row.key.name,
-                    row.uid,
-                    row.version,
-                    int(type_),
-                    row.value.SerializeToString(),
-                    self._now(),
-                ),
-            )
-        return row
-
-    def _explain(self, kind: Kind[Any], key: Key, uid: str, version: int) -> None:
-        """Raises the error for a write whose guards did not match."""
-        found = self._db.execute(
-            "SELECT uid, version FROM rows WHERE kind=? AND scope=? AND name=?", (kind.name, key.scope, key.name)
-        ).fetchone()
-        if found is None:
-            raise NotFound(f"{kind.name} {key} not found")
-        if uid and found[0] != uid:
-            raise Aborted(f"{kind.name} {key} has uid {found[0]}, not {uid}: it was deleted and created again")
-        raise Aborted(f"{kind.name} {key} is at version {found[1]}, not {version}: read it again and retry")
 
 
 @dataclass
@@ -204,7 +124,7 @@ class SqliteStore(Store):
 
     def _commit(self, batch: list[_Submission]) -> None:
         """Runs a batch in one transaction. A failing COMMIT fails every submission of it."""
-        tx = _SqliteTx(self._writer, self._now)
+        tx = rows.SqliteTx(self._writer, self._now)
         try:
             self._writer.execute("BEGIN IMMEDIATE")
             for submission in batch:
@@ -262,17 +182,17 @@ class SqliteStore(Store):
 
     async def get(self, kind: Kind[M], key: Key) -> Row[M] | None:
         await trio.lowlevel.checkpoint()
-        return _get(self._reader, kind, key)
+        return rows.get(self._reader, kind, key)
 
     async def scan(
         self, kind: Kind[M], *, scope: str | None = None, after: Key | None = None, limit: int = 1000
     ) -> list[Row[M]]:
-        return await self._in_lister(lambda db: _list(db, kind, scope, after, limit))
+        return await self._in_lister(lambda db: rows.scan(db, kind, scope, after, limit))
 
     async def scan_owned(
         self, kind: Kind[M], owner: str, *, after: Key | None = None, limit: int = 1000
     ) -> list[Row[M]]:
-        return await self._in_lister(lambda db: _list_owned(db, kind, owner, after, limit))
+        return await self._in_lister(lambda db: rows.scan_owned(db, kind, owner, after, limit))
 
     async def _in_lister(self, read: Callable[[apsw.Connection], T]) -> T:
         if not self._threaded:
@@ -311,13 +231,13 @@ class SqliteStore(Store):
             seen: dict[Key, tuple[str, int]] = {}
             after: Key | None = None
             while True:
-                rows = await self.scan(kind, scope=scope, after=after, limit=500)
-                for row in rows:
+                page = await self.scan(kind, scope=scope, after=after, limit=500)
+                for row in page:
                     seen[row.key] = (row.uid, row.version)
                     yield Event(EventType.ADDED, row, "")
-                if len(rows) < 500:
+                if len(page) < 500:
                     break
-                after = rows[-1].key
+                after = page[-1].key
             caught_up = await self._in_lister(_newest)
             for event_seq, event in await self._changes(kind, scope, seq):
                 assert event.row is not None
@@ -345,14 +265,14 @@ class SqliteStore(Store):
                 ).fetchone()
                 if seq + 1 < oldest or (oldest == 0 and seq < last):
                     raise OutOfRange("the resume token is older than the change feed: watch again without one")
-                rows = db.execute(
+                entries = db.execute(
                     "SELECT seq, scope, name, uid, version, type, body FROM outbox WHERE seq>? AND kind=?"
                     + (" AND scope=?" if scope is not None else "")
                     + " ORDER BY seq LIMIT 1024",
                     (seq, kind.name) + ((scope,) if scope is not None else ()),
                 ).fetchall()
             found = []
-            for at, row_scope, name, uid, version, type_, body in rows:
+            for at, row_scope, name, uid, version, type_, body in entries:
                 row = Row(Key(row_scope, name), uid, version, kind.message.FromString(body))
                 found.append((at, Event(EventType(type_), row, self._token(at))))
             return found
@@ -419,49 +339,9 @@ def _storage_error(path: str, error: BaseException) -> BaseException:
     return error
 
 
-def _copy(value: M) -> M:
-    copy = type(value)()
-    copy.CopyFrom(value)
-    return copy
-
-
-def _owner(kind: Kind[M], value: M) -> str | None:
-    return kind.owner(value) or None if kind.owner is not None else None
-
-
 def _newest(db: apsw.Connection) -> int:
     found = db.execute("SELECT seq FROM sqlite_sequence WHERE name='outbox'").fetchone()
     return int(found[0]) if found else 0
-
-
-def _get(db: apsw.Connection, kind: Kind[M], key: Key) -> Row[M] | None:
-    found = db.execute(
-        "SELECT uid, version, body FROM rows WHERE kind=? AND scope=? AND name=?", (kind.name, key.scope, key.name)
-    ).fetchone()
-    return None if found is None else Row(key, found[0], found[1], kind.message.FromString(found[2]))
-
-
-def _list(db: apsw.Connection, kind: Kind[M], scope: str | None, after: Key | None, limit: int) -> list[Row[M]]:
-    where, values = "kind=?", [kind.name]
-    if scope is not None:
-        where, values = where + " AND scope=?", [*values, scope]
-    if after is not None:
-        where, values = where + " AND (scope, name) > (?,?)", [*values, after.scope, after.name]
-    return _rows(db, kind, where, [*values, limit])
-
-
-def _list_owned(db: apsw.Connection, kind: Kind[M], owner: str, after: Key | None, limit: int) -> list[Row[M]]:
-    where, values = "kind=? AND owner=?", [kind.name, owner]
-    if after is not None:
-        where, values = where + " AND (scope, name) > (?,?)", [*values, after.scope, after.name]
-    return _rows(db, kind, where, [*values, limit])
-
-
-def _rows(db: apsw.Connection, kind: Kind[M], where: str, values: Iterable[Any]) -> list[Row[M]]:
-    found = db.execute(
-        f"SELECT scope, name, uid, version, body FROM rows WHERE {where} ORDER BY scope, name LIMIT ?", tuple(values)
-    ).fetchall()
-    return [Row(Key(s, n), uid, version, kind.message.FromString(body)) for s, n, uid, version, body in found]
 
 
 @asynccontextmanager
