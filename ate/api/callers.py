@@ -26,7 +26,12 @@ class Gate:
 
         self._user_prefix = names.user_id(trust_domain, "")
         self._atelet, self.router, self.controller = account("atelet"), account("router"), account("controller")
-        self._node_services = {"ateapi.WorkerService", "ateapi.ActorIdentity", "ate.node.v1.NodeRegistry"}
+        self._node_services = {
+            "ateapi.WorkerService",
+            "ateapi.ActorIdentity",
+            "ate.node.v1.NodeRegistry",
+            "ate.node.v1.ActorCrashes",
+        }
 
     async def __call__(self, call: Call, proceed: Callable[[], Awaitable[None]]) -> None:
         started = time.perf_counter()

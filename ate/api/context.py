@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -27,6 +28,23 @@ class Objects(Protocol):
         """Removes every snapshot below `prefix_uri` except the one at `keep_uri`."""
 
 
+class LastWords:
+    """Why actors ended, as their workers told it, until the loss is dealt with. In memory: only words can get lost."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self._most = most
+        self._words: OrderedDict[str, str] = OrderedDict()
+
+    def keep(self, actor_uid: str, reason: str) -> None:
+        self._words[actor_uid] = reason
+        while len(self._words) > self._most:
+            self._words.popitem(last=False)
+
+    def take(self, actor_uid: str, otherwise: str) -> str:
+        """The reason told for the actor, once; `otherwise` where none was."""
+        return self._words.pop(actor_uid, otherwise)
+
+
 @dataclass
 class Context:
     """Made once by `ate.api.server`; nothing in it is global."""
@@ -37,4 +55,5 @@ class Context:
     workers: WorkerCache
     operations: Operations
     affinity: Affinity = field(default_factory=Affinity)
+    last_words: LastWords = field(default_factory=LastWords)
     wall_clock: Callable[[], float] = time.time

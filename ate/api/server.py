@@ -17,7 +17,7 @@ from ate.api.control import Control
 from ate.api.golden import Golden
 from ate.api.nodes import open_nodes
 from ate.api.recovery import Recovery
-from ate.api.services import ActorIdentity, ActorLogs, Debug, NodeRegistry, Provider, WorkerService
+from ate.api.services import ActorCrashes, ActorIdentity, ActorLogs, Debug, NodeRegistry, Provider, WorkerService
 from ate.api.worker_cache import WorkerCache
 from ate.api.workflows.operations import LONGEST, Operations
 from ate.identity.tls import Identity
@@ -70,6 +70,7 @@ async def run_api(
             WorkerService(ctx),
             ActorIdentity(),
             NodeRegistry(ctx),
+            ActorCrashes(ctx),
             ActorLogs(ctx),
         ]
         if config.debug:

@@ -8,7 +8,7 @@ from ate.api.actors import ref_of
 from ate.api.callers import Gate, node_of
 from ate.api.context import Context
 from ate.api.control import checked
-from ate.api.kinds import ACTORS
+from ate.api.kinds import ACTORS, ASSIGNMENTS, WORKERS
 from ate.api.nodes import HEARTBEAT_SECONDS
 from ate.api.validation.problems import Problems, reject_unknown_fields
 from ate.api.workflows import steps, suspend
@@ -17,7 +17,7 @@ from ate.identity import spiffe
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import node_pb2
 from ate.proto.ateapi_grpc import ActorIdentityBase, DebugBase, ProviderBase, WorkerServiceBase
-from ate.proto.node_grpc import ActorLogsBase, NodeRegistryBase
+from ate.proto.node_grpc import ActorCrashesBase, ActorLogsBase, NodeRegistryBase
 from ate.rpc import Call, server_streaming
 from ate.store import Key
 
@@ -145,6 +145,27 @@ class NodeRegistry(NodeRegistryBase):
             elif not _belongs(row.value, request.node_name):
                 answer.departed_actor_uids.append(local.uid)
         return answer
+
+
+class ActorCrashes(ActorCrashesBase):
+    """What node agents tell of sandboxes that ended by themselves."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    @checked
+    async def ReportActorCrash(
+        self, request: node_pb2.ReportActorCrashRequest, call: Call
+    ) -> node_pb2.ReportActorCrashResponse:
+        problems = Problems()
+        problems.uuid("actor_uid", request.actor_uid)
+        problems.raise_if_any()
+        claims = await self._ctx.store.scan_owned(ASSIGNMENTS, request.actor_uid, limit=1)
+        worker = await self._ctx.store.get(WORKERS, Key("", claims[0].key.scope)) if claims else None
+        if worker is None or worker.value.node_name != node_of(call):
+            raise NotFound(f"no worker of node {node_of(call)} holds actor {request.actor_uid}")
+        self._ctx.last_words.keep(request.actor_uid, request.reason[:4096])
+        return node_pb2.ReportActorCrashResponse()
 
 
 def _belongs(actor: pb.Actor, node_name: str) -> bool:

@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--status-port", default="4040", help="another is taken when it is in use (default %(default)s)")
     add("--tunnel-port", default="8443", help="port of the workers' tunnels, each on a loopback address of its own")
     add("--runsc", default="", help="gVisor binary (default: from PATH)")
+    add("--image-cache-bytes", default=str(20 << 30), help="unused images go when all take more than this")
     add("--snapshot-cache-bytes", default=str(4 << 30), help="snapshot files kept on the node for fast wake-ups")
     add("--registry-plain-http", action="append", default=[], help="registry host spoken to without TLS; repeatable")
     add("--parked-request-budget", default="5")
@@ -129,6 +130,7 @@ def _roles(
         "atelet": [
             f"--atelet-listen=127.0.0.1:{_free_port(0)}",  # one for all its lives: callers find it again at once
             f"--snapshot-cache-bytes={options.snapshot_cache_bytes}",
+            f"--image-cache-bytes={options.image_cache_bytes}",
             f"--runsc={options.runsc}", *(f"--registry-plain-http={host}" for host in options.registry_plain_http),
         ],
         "router": [

@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     atelet("--atelet-listen", default="127.0.0.1:0")
     atelet("--atelet-advertise", default="", help="host the api role reaches this agent at (default: as listened)")
     atelet("--runsc", default="", help="this node's own runsc (default: from PATH)")
+    atelet("--image-cache-bytes", default=str(20 << 30), help="unused images go when all take more than this")
     atelet("--snapshot-cache-bytes", default=str(4 << 30), help="snapshot files kept on the node for fast wake-ups")
     atelet("--registry-plain-http", action="append", default=[], help="registry host spoken to without TLS; repeatable")
     ateom = parser.add_argument_group("ateom").add_argument
@@ -223,6 +224,7 @@ async def _atelet(
         options.runsc,
         tuple(options.registry_plain_http),
         int(options.snapshot_cache_bytes),
+        int(options.image_cache_bytes),
     )
     await _with_identity(
         "atelet", options, root, node, lambda identity: run_atelet(config, identity, stop, task_status=task_status)
@@ -295,10 +297,11 @@ def _run_ateom(options: argparse.Namespace, root: Path, node: str) -> int:
 async def _ateom(options: argparse.Namespace, root: Path, node: str, tunnel: socket.socket) -> None:
     from ate.identity.client import Request, open_identity
     from ate.node.ateom import AteomConfig, run_ateom
-    from ate.node.support import report_capacity, support_channel, suspend_before_the_end
+    from ate.node.support import report_capacity, report_crash, support_channel, suspend_before_the_end
     from ate.node.worker import Worker
 
     async def crashed(actor_uid: str, reason: str) -> None:
+        await report_crash(agent, actor_uid, reason)
         # A worker that lost its actor starts anew: the higher epoch is how the control plane learns of the loss.
         raise Internal(f"actor {actor_uid} crashed: {reason}")
 

@@ -24,13 +24,14 @@ from ate.node.actor_dirs import ActorDirs
 from ate.node.assets import Assets
 from ate.node.ateoms import Ateoms, open_ateoms
 from ate.node.herder import Herder
+from ate.node.image_collection import collect_images
 from ate.node.images import ImageStore
 from ate.node.local_state import CHECKPOINTED, IDLE, LocalState
 from ate.node.snapshots import SnapshotStore
-from ate.node.support import Support, open_support
+from ate.node.support import Crashes, Support, open_support
 from ate.proto import ateom_pb2, node_pb2
 from ate.proto.ateapi_grpc import WorkerServiceStub
-from ate.proto.node_grpc import ActorLogsBase, NodeRegistryStub
+from ate.proto.node_grpc import ActorCrashesStub, ActorLogsBase, NodeRegistryStub
 from ate.rpc import Call, Channel, Peer, Server, open_tcp_listener, server_streaming
 from ate.store import open_sqlite
 
@@ -54,6 +55,7 @@ class AteletConfig:
     node_runsc: str = ""
     registry_plain_http: tuple[str, ...] = ()
     snapshot_cache_bytes: int = 4 << 30
+    image_cache_bytes: int = 20 << 30
 
 
 class _Gate:
@@ -239,10 +241,13 @@ async def run_atelet(
         listener = await open_tcp_listener(config.listen_host, config.listen_port, tls=identity)
         await nursery.start(server.serve, [listener])
         support = Support(WorkerServiceStub(api_channel), config.node_name, config.trust_domain)
-        support_server, support_listener = await open_support(config.root, identity, support)
+        support_server, support_listener = await open_support(
+            config.root, identity, support, Crashes(support, ActorCrashesStub(api_channel))
+        )
         await nursery.start(support_server.serve, [support_listener])
         registration = _Registration(config, listener.port, api_channel, herder, state, ateoms)
         nursery.start_soon(registration.run)
+        nursery.start_soon(collect_images, images, state, config.image_cache_bytes)
         log.info("atelet is serving", address=f"{config.listen_host}:{listener.port}", node=config.node_name)
         task_status.started(listener.port)
         await stop.wait()

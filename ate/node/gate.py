@@ -14,7 +14,7 @@ import trio
 
 from ate import http_framing as framing
 from ate import names
-from ate.errors import DeadlineExceeded
+from ate.errors import NOT_READY, DeadlineExceeded, with_reason
 
 _INTERVAL: Final = 0.001
 _INTERVAL_BEFORE: Final = 0.005  # each poll takes time from the runtime command, on few cores
@@ -37,7 +37,8 @@ class Probe:
 
 
 async def wait_until_ready(probes: Sequence[Probe], started: trio.Event | None = None) -> None:
-    """Returns when every probe was answered 200 once. DeadlineExceeded names container, URL and the last answer.
+    """Returns when every probe was answered 200 once. DeadlineExceeded names container, URL and the last answer
+    (reason NOT_READY).
 
     `started`: set when the runtime command is done, if that still works.
     """
@@ -54,9 +55,8 @@ async def _poll(probe: Probe, started: trio.Event | None) -> None:
             if status == 200:
                 return
             await trio.sleep(_INTERVAL if started is None or started.is_set() else _INTERVAL_BEFORE)
-    raise DeadlineExceeded(
-        f"container {probe.container!r} was not ready within {probe.timeout:g} s: GET {probe.url}: {last}"
-    )
+    late = f"container {probe.container!r} was not ready within {probe.timeout:g} s: GET {probe.url}: {last}"
+    raise with_reason(DeadlineExceeded(late), NOT_READY)
 
 
 async def _ask(probe: Probe) -> tuple[int, str]:

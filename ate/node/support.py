@@ -19,9 +19,11 @@ from ate.log import Logger
 from ate.node.worker import Worker
 from ate.proto import ateapi_pb2 as api
 from ate.proto import atelet_pb2 as pb
+from ate.proto import node_pb2
 from ate.proto.ateapi_grpc import WorkerServiceStub
 from ate.proto.atelet_grpc import AteomSupportBase, AteomSupportStub
-from ate.rpc import Call, Channel, Peer, RpcListener, Server, open_unix_listener, unary
+from ate.proto.node_grpc import ActorCrashesBase, ActorCrashesStub
+from ate.rpc import Call, Channel, IServable, Peer, RpcListener, Server, open_unix_listener, unary
 
 log = Logger("ate.node")
 
@@ -41,7 +43,7 @@ class Support(AteomSupportBase):
     async def SetWorkerCapacity(self, request: pb.SetWorkerCapacityRequest, call: Call) -> pb.SetWorkerCapacityResponse:
         limits = [api.Limits(name=x.name, quantity=x.quantity) for x in request.capacity.resources.limits]
         capacity = api.WorkerResources(actors=request.capacity.actors, resources=api.Resources(limits=limits))
-        worker = api.ObjectRef(name=self._worker(call))
+        worker = api.ObjectRef(name=self.worker_of(call))
         await self._workers.SetWorkerCapacity(
             api.SetWorkerCapacityRequest(worker=worker, capacity=capacity), timeout=30
         )
@@ -53,7 +55,7 @@ class Support(AteomSupportBase):
     ) -> pb.RequestActorSuspendResponse:
         await self._workers.RequestActorSuspend(
             api.RequestActorSuspendRequest(
-                worker=api.ObjectRef(name=self._worker(call)),
+                worker=api.ObjectRef(name=self.worker_of(call)),
                 actor=api.ObjectRef(atespace=request.actor_atespace, name=request.actor_name),
                 actor_uid=request.actor_uid,
             ),
@@ -75,7 +77,8 @@ class Support(AteomSupportBase):
         )
         return pb.MintActorCertificateResponse(actor_certificates=answer.actor_certificates)
 
-    def _worker(self, call: Call) -> str:
+    def worker_of(self, call: Call) -> str:
+        """The worker that calls; PermissionDenied for anybody else and for workers of other nodes."""
         caller = spiffe.caller_of(call.peer.certificate)
         if caller.spiffe_id != self._ateom or caller.pod is None or not caller.pod.pod_uid:
             raise PermissionDenied(f"{caller.spiffe_id} is no worker")
@@ -84,9 +87,24 @@ class Support(AteomSupportBase):
         return caller.pod.pod_uid
 
 
-async def open_support(root: Path, identity: Identity, service: Support) -> tuple[Server, RpcListener]:
+class Crashes(ActorCrashesBase):
+    """The agent's side of what workers tell of sandboxes that ended by themselves."""
+
+    def __init__(self, support: Support, api_side: ActorCrashesStub) -> None:
+        self._support, self._api = support, api_side
+
+    @unary
+    async def ReportActorCrash(
+        self, request: node_pb2.ReportActorCrashRequest, call: Call
+    ) -> node_pb2.ReportActorCrashResponse:
+        self._support.worker_of(call)
+        await self._api.ReportActorCrash(request, timeout=10)
+        return node_pb2.ReportActorCrashResponse()
+
+
+async def open_support(root: Path, identity: Identity, *services: IServable) -> tuple[Server, RpcListener]:
     """The agent's server for its workers, and where it listens."""
-    return Server([service]), await open_unix_listener(root / SOCKET, mode=0o600, tls=identity)
+    return Server(list(services)), await open_unix_listener(root / SOCKET, mode=0o600, tls=identity)
 
 
 def support_channel(root: Path, identity: Identity, trust_domain: str, node_name: str) -> Channel:
@@ -127,6 +145,15 @@ async def suspend_before_the_end(channel: Channel, worker: Worker, stopping: tri
             log.info("the actor has left this worker already", actor_uid=active.uid)
 
     await _until_done("the actor is not asleep yet", ask)
+
+
+async def report_crash(channel: Channel, actor_uid: str, reason: str) -> None:
+    """Tells why the actor ended, if anybody listens: the control plane learns that it ended in any case."""
+    request = node_pb2.ReportActorCrashRequest(actor_uid=actor_uid, reason=reason[:4096])
+    try:
+        await ActorCrashesStub(channel).ReportActorCrash(request, timeout=3)
+    except AteError as error:
+        log.warning("the reason of a crash was not told", actor_uid=actor_uid, error=error.message)
 
 
 async def _until_done(what: str, ask: Callable[[], Awaitable[object]]) -> None:

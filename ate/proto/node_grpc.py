@@ -40,6 +40,34 @@ class NodeRegistryStub:
         )
 
 
+class ActorCrashesBase(abc.ABC):
+
+    @abc.abstractmethod
+    async def ReportActorCrash(self, stream: 'grpclib.server.Stream[node_pb2.ReportActorCrashRequest, node_pb2.ReportActorCrashResponse]') -> None:
+        pass
+
+    def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
+        return {
+            '/ate.node.v1.ActorCrashes/ReportActorCrash': grpclib.const.Handler(
+                self.ReportActorCrash,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                node_pb2.ReportActorCrashRequest,
+                node_pb2.ReportActorCrashResponse,
+            ),
+        }
+
+
+class ActorCrashesStub:
+
+    def __init__(self, channel: typing.Any) -> None:
+        self.ReportActorCrash = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/ate.node.v1.ActorCrashes/ReportActorCrash',
+            node_pb2.ReportActorCrashRequest,
+            node_pb2.ReportActorCrashResponse,
+        )
+
+
 class ActorLogsBase(abc.ABC):
 
     @abc.abstractmethod

@@ -39,6 +39,18 @@ class RegisterNodeResponse(_message.Message):
     departed_actor_uids: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, heartbeat_seconds: _Optional[int] = ..., deleted_actor_uids: _Optional[_Iterable[str]] = ..., departed_actor_uids: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class ReportActorCrashRequest(_message.Message):
+    __slots__ = ("actor_uid", "reason")
+    ACTOR_UID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    actor_uid: str
+    reason: str
+    def __init__(self, actor_uid: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ReportActorCrashResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Node(_message.Message):
     __slots__ = ("node_name", "address", "boot_id", "last_seen_unix_nano")
     NODE_NAME_FIELD_NUMBER: _ClassVar[int]

@@ -401,6 +401,9 @@ async def test_unused_images_are_collected_oldest_first_and_shared_layers_stay(
         assert await store.collect(set(), 0) == 0  # all of them were asked for just now
         later = time.time() + 3600
         monkeypatch.setattr("ate.node.images.store.time.time", lambda: later)
+        assert await store.collect(set(), 0) == 0  # all of them were imported: nobody could give them again
+        for mark in (directory / "imported").iterdir():
+            mark.unlink()  # as if they had been pulled
         assert await store.collect({references[0]}, 300_000) == 100_000
         await store.ensure(references[0])
         await store.ensure(references[2])

@@ -105,7 +105,7 @@ async def _crash_claim(ctx: Context, worker: str, claim: Row[pb.ActorAssignment]
                 # It had not run there yet, so nothing is lost.
                 await steps.write_and_release(ctx, actor, None, steps.back_to_sleep)
             else:
-                await steps.crash(ctx, actor, None, message)
+                await steps.crash(ctx, actor, None, ctx.last_words.take(actor.uid, message))
             return
         except Aborted:
             continue  # a workflow wrote the actor in between: look again

@@ -1,8 +1,8 @@
 """What images are on disk: blobs and unpacked layers by digest, and staging folders that a killed process loses.
 
 `blobs/sha256/<hex>` are manifests, indexes and configs; `layers/sha256/<diff id>/fs` is an unpacked layer, `size` its
-bytes. Everything appears by rename, so several processes (an import beside the node agent) need no lock: who comes
-second finds the same content there and drops its own.
+bytes; `imported/<hex>` marks an image that no registry could give again. Everything appears by rename, so several
+processes (an import beside the node agent) need no lock: who comes second finds the same content and drops its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class ImageDirectory:
         self.blobs = root / "blobs" / "sha256"
         self.layers = root / "layers" / "sha256"
         self.staging = root / "staging"
-        for path in (self.blobs, self.layers, self.staging):
+        self._imported = root / "imported"
+        for path in (self.blobs, self.layers, self.staging, self._imported):
             path.mkdir(parents=True, exist_ok=True)
         # Layers are shown to sandboxes: everything above them may be searched, staging is nobody's business.
         self.staging.chmod(0o700)
@@ -63,6 +64,14 @@ class ImageDirectory:
                     os.fsync(file.fileno())
                 fresh.rename(self.blob(digest))
         return digest
+
+    def mark_imported(self, digest: str) -> None:
+        """Remembers that the image with this digest came from this machine: it is never collected."""
+        (self._imported / _hex(digest)).touch()
+
+    def imported(self) -> set[str]:
+        """Digests of the images marked so."""
+        return {f"sha256:{path.name}" for path in self._imported.iterdir()}
 
     def commit_layer(self, fresh: Path, diff_id: str) -> None:
         """Moves an unpacked layer (a folder with `fs` and `size`) to its place, on disk before it is named."""

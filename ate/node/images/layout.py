@@ -81,6 +81,7 @@ class _Import:
             name = self._name or next((found.annotations[key] for key in _NAMES if key in found.annotations), "")
             reference = _reference(name, found.digest)
             self._image(reference, found.digest)
+            self._disk.mark_imported(found.digest)
             references.append(reference)
         return references
 
@@ -174,6 +175,7 @@ class _Import:
             self._layer(references[0], path, layer.digest, diff_id)
         self._disk.write_blob(config_data)
         self._disk.write_blob(manifest)
+        self._disk.mark_imported(digest)
         return references
 
     def _inside(self, relative: str) -> Path:

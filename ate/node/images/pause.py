@@ -117,6 +117,7 @@ def _build(directory: Path) -> str:
             install_layer(disk, blob, staging, f"{wanted} of the pause image", wanted, lambda: None)
     for document in blobs:
         disk.write_blob(document)
+    disk.mark_imported(digest)
     return f"{NAME}@{digest}"
 
 

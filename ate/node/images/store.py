@@ -166,7 +166,7 @@ class ImageStore:
     async def collect(self, in_use: set[str], max_bytes: int) -> int:
         """Removes images that are not `in_use` (references) until the layers have at most `max_bytes`; bytes freed.
 
-        What was asked for in the last minutes stays, and so does what is being pulled.
+        What was asked for in the last minutes stays, and so does what is being pulled or was imported on this node.
         """
         keep = {reference.partition("@")[2] for reference in in_use}
         keep |= {digest for digest, count in self._asked.items() if count > 0}
@@ -186,6 +186,7 @@ class ImageStore:
             pass
 
     def _collect(self, keep: set[str], used: Mapping[str, float], max_bytes: int) -> tuple[int, set[str]]:
+        keep = keep | self._disk.imported()
         images, parts = self._images()
         sizes = {path.name: _size(path) for path in self._disk.layers.iterdir()}
         total = sum(sizes.values())
