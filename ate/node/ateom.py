@@ -38,6 +38,8 @@ from ate.rpc import Call, Server, open_unix_listener, unary
 
 _log = log.Logger(__name__)
 
+REPLY_GRACE: Final = 10.0
+"""Seconds for replies under way when the worker ends."""
 DRAIN_GRACE_METADATA: Final = "ate-drain-grace-ms"
 _Request: TypeAlias = (
     pb.RunWorkloadRequest | pb.RestoreWorkloadRequest | pb.CheckpointWorkloadRequest | pb.TerminateWorkloadRequest
@@ -110,11 +112,14 @@ async def run_ateom(config: AteomConfig, *, task_status: trio.TaskStatus[Worker]
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(config.tunnel_socket))
             nursery.start_soon(tunnel.serve, listener)
             rpc = await open_unix_listener(config.socket_path, mode=0o600)
-            await nursery.start(Server([service]).serve, [rpc])
+            server = Server([service])
+            await nursery.start(server.serve, [rpc])
             task_status.started(worker)
             _log.info("ateom ready", worker=config.worker_uid, cgroup=tree.version or "none")
             try:
                 await service.until_stopped()
+                # The reply to the last checkpoint must reach the agent: it says where the actor's state is.
+                await server.drain(REPLY_GRACE)
             finally:
                 await worker.close()
                 nursery.cancel_scope.cancel()
