@@ -21,11 +21,12 @@ from ate.proto import ateom_pb2
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """One container: its OCI config and its image's layers, top first."""
+    """One container: its OCI config, its image's layers, top first, and those of image volumes by mount point."""
 
     name: str
     config: Mapping[str, Any]
     layers: tuple[Path, ...]
+    image_volumes: Mapping[str, tuple[Path, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,11 @@ def read(request: Request) -> Assembly:
     }
     everything = tuple(bundle for bundle in (*bundles, pause) if bundle is not None)
     # The actor's own directory is the only thing in a bundle that differs between actors of one template.
-    text = json.dumps([(b.name, b.config, [str(layer) for layer in b.layers]) for b in everything], sort_keys=True)
+    parts = [
+        (b.name, b.config, list(map(str, b.layers)), {at: list(map(str, x)) for at, x in b.image_volumes.items()})
+        for b in everything
+    ]
+    text = json.dumps(parts, sort_keys=True)
     text = text.replace(str(root), "<actor>") + f"|{request.runsc_path}|{request.cpu_milli}|{request.memory_bytes}"
     return Assembly(
         runsc=Path(request.runsc_path),
@@ -95,9 +100,11 @@ def _bundle(directory: Path, name: str) -> Bundle:
         raise InvalidArgument(f"{name!r} is not a container name")
     try:
         config = json.loads((directory / name / "config.json").read_text())
-        layers = json.loads((directory / name / "rootfs-overlay.json").read_text())["layers"]
+        overlay = json.loads((directory / name / "rootfs-overlay.json").read_text())
+        layers = tuple(Path(layer) for layer in overlay["layers"])
+        volumes = {at: tuple(map(Path, paths)) for at, paths in overlay.get("imageVolumes", {}).items()}
     except FileNotFoundError as error:
         raise FailedPrecondition(f"the bundle of container {name!r} is incomplete: {error.filename} is missing")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FailedPrecondition(f"the bundle of container {name!r} in {directory / name} cannot be read: {error}")
-    return Bundle(name, config, tuple(Path(layer) for layer in layers))
+    return Bundle(name, config, layers, volumes)

@@ -50,7 +50,7 @@ def write(
     for volume in spec.volumes:
         _prepare(dirs, volume, facts)
     pause = images[runtime.pause_image]
-    _bundle(dirs, oci_spec.PAUSE, oci_spec.build_pause(oci_spec.ImageConfig.parse(pause.config)), pause)
+    _bundle(dirs, oci_spec.PAUSE, oci_spec.build_pause(oci_spec.ImageConfig.parse(pause.config)), pause, {})
     for container in spec.containers:
         image = images[container.image]
         process = oci_spec.Process(
@@ -64,14 +64,22 @@ def write(
         )
         parsed = oci_spec.ImageConfig.parse(image.config)
         config = oci_spec.build(process, parsed, cpu_milli=cpu_milli, memory_bytes=memory_bytes)
-        _bundle(dirs, container.name, config, image)
+        shown = {
+            mount.mount_path: images[volumes[mount.name].image.reference]
+            for mount in container.volume_mounts
+            if volumes[mount.name].HasField("image")
+        }
+        _bundle(dirs, container.name, config, image, shown)
 
 
-def _bundle(dirs: ActorDirs, name: str, config: Mapping[str, object], image: Image) -> None:
+def _bundle(dirs: ActorDirs, name: str, config: Mapping[str, object], image: Image, shown: Mapping[str, Image]) -> None:
+    """`shown` are the images of image volumes by mount point: their layers are stacked as a root's are."""
     folder = dirs.bundles / name
     (folder / "rootfs").mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "rootfs-overlay.json").write_text(json.dumps({"layers": [str(layer) for layer in image.layers]}))
+    volumes = {path: [str(layer) for layer in volume.layers] for path, volume in shown.items()}
+    overlay = {"layers": [str(layer) for layer in image.layers], "imageVolumes": volumes}
+    (folder / "rootfs-overlay.json").write_text(json.dumps(overlay))
 
 
 def _prepare(dirs: ActorDirs, volume: pb.Volume, facts: Mapping[int, str]) -> None:
@@ -99,10 +107,8 @@ def _mount(dirs: ActorDirs, volume: pb.Volume, path: str, images: Mapping[str, I
         return oci_spec.Mount(dirs.durable / volume.name, path)
     if volume.HasField("system_info"):
         return oci_spec.Mount(dirs.system_info / volume.name, path, read_only=True)
-    layers = images[volume.image.reference].layers
-    if len(layers) != 1:
-        raise Unimplemented(f"image volume {volume.name!r} has {len(layers)} layers: only images of one layer for now")
-    return oci_spec.Mount(layers[0], path, read_only=True)
+    # The worker shows all layers there; the top one stands in the config until it knows where.
+    return oci_spec.Mount(images[volume.image.reference].layers[0], path, read_only=True)
 
 
 def workload(spec: pb.WorkloadSpec) -> ateom_pb2.WorkloadSpec:

@@ -220,22 +220,22 @@ class Herder(AteomHerderBase):
     ) -> None:
         """The snapshot's verified files into the restore folder; `on_manifest` is called as soon as it is known."""
         scope = _SCOPES[request.scope]
-        if request.type == pb.CHECKPOINT_TYPE_LOCAL:
-            folder = dirs.local_checkpoints / request.local_config.snapshot_name
-            manifest = await self._snapshots.open_local(folder)
-            on_manifest(manifest)
-            await self._snapshots.fetch_local(folder, dirs.restore, manifest, scope)
-            return
-        if request.scope == pb.SNAPSHOT_SCOPE_DATA_ON_GOLDEN:
+        on_golden = request.scope == pb.SNAPSHOT_SCOPE_DATA_ON_GOLDEN
+        if on_golden:  # memory and runtime are the golden snapshot's, its durable data is then replaced by the actor's
             golden = await self._snapshots.read_manifest(request.golden_snapshot_uri)
             on_manifest(golden)
             await self._snapshots.fetch(request.golden_snapshot_uri, dirs.restore, golden, "full")
-            own = await self._snapshots.read_manifest(request.external_config.snapshot_uri)
-            await self._snapshots.fetch(request.external_config.snapshot_uri, dirs.restore, own, "data")
+        if request.type == pb.CHECKPOINT_TYPE_LOCAL:
+            folder = dirs.local_checkpoints / request.local_config.snapshot_name
+            manifest = await self._snapshots.open_local(folder)
+            if not on_golden:
+                on_manifest(manifest)
+            await self._snapshots.fetch_local(folder, dirs.restore, manifest, scope)
             return
         uri = request.external_config.snapshot_uri
         manifest = await self._snapshots.read_manifest(uri)
-        on_manifest(manifest)
+        if not on_golden:
+            on_manifest(manifest)
         await self._snapshots.fetch(uri, dirs.restore, manifest, scope)
 
     async def _drive(

@@ -92,9 +92,16 @@ class SlotMaker:
                 points = {m["destination"] for m in bundle.config.get("mounts", ()) if m.get("type") == "bind"}
                 root = self._mounts.acquire(bundle.layers, points)
                 roots.append(root)
+                shown = {}
+                for destination, layers in bundle.image_volumes.items():
+                    shown[destination] = str(self._mounts.acquire(layers))
+                    roots.append(Path(shown[destination]))
                 config = dict(bundle.config)
                 config["mounts"] = [
-                    {**m, "source": sources.get(m.get("source", ""), m.get("source", ""))}
+                    {
+                        **m,
+                        "source": shown.get(m["destination"]) or sources.get(m.get("source", ""), m.get("source", "")),
+                    }
                     for m in config.get("mounts", ())
                 ]
                 return ContainerSpec(bundle.name, config, root)
