@@ -8,6 +8,7 @@ leads out of the layer is refused as InvalidArgument that names the layer and th
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tarfile
@@ -100,6 +101,12 @@ class _Unpacker:
             raise InvalidArgument(f"layer {self._layer}: entry {entry.name!r} is refused: {error}") from error
         except (NotADirectoryError, FileExistsError, IsADirectoryError, UnicodeEncodeError) as error:
             raise InvalidArgument(f"layer {self._layer}: entry {entry.name!r} cannot be made: {error}") from error
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            raise InvalidArgument(
+                f"layer {self._layer}: entry {entry.name[:80]!r}… has a name that is too long"
+            ) from error
 
     def _note_whiteout(self, parts: tuple[str, ...]) -> None:
         """Whatever type the entry has: some tools write whiteouts as hard links."""
@@ -125,6 +132,8 @@ class _Unpacker:
             self._link(entry, parts)
             return  # its attributes are those of the file it names
         elif entry.issym():
+            if not entry.linkname:
+                raise Escape("it is a symbolic link to nothing")
             tree.remove(parts)
             os.symlink(entry.linkname, path)
         elif entry.isfifo():
