@@ -16,6 +16,9 @@ from ate.errors import ACTOR_CRASHED, AteError, reason_of
 RETRIED_ALWAYS = frozenset({Status.ABORTED})
 RETRIED_WHILE_PARKED = frozenset({Status.RESOURCE_EXHAUSTED, Status.FAILED_PRECONDITION, Status.UNAVAILABLE})
 
+WAITING_MOST = 1024
+"""Requests that may wait for a resume under way when parking is off (the reference's circuit breaker)."""
+
 
 @dataclass(frozen=True)
 class ParkingRules:
@@ -52,7 +55,7 @@ class ParkingLot:
 
     def enter(self) -> bool:
         """False when the lot is full: answer 503 at once."""
-        if self.waiting >= max(self.rules.most_requests, 1):
+        if self.waiting >= (self.rules.most_requests or WAITING_MOST):
             self.rejected += 1
             return False
         self.waiting += 1

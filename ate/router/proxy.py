@@ -1,113 +1,227 @@
-"""The HTTP data plane, in the asyncio thread: one handler that carries a request to its actor and the answer back.
+"""The HTTP data plane, in the asyncio thread: clients' connections, and for each request the way to its actor.
 
-Bodies stream both ways; header case, `Host` and repeated headers stay as they came. A request is sent again only when
-it provably did not reach the actor: the worker said 421 (stale assignment) or no connection was made; what was read of
-its body until then is kept for that, up to a bound.
+Routes are looked up in memory; only a miss crosses to trio. A request is sent again only when it provably did not reach
+the actor: the worker said 421 (stale assignment), or no connection to it was made, and what was read of the body is
+still at hand. A connection that breaks later is told to the client as what it is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Final
 
-import aiohttp
-from aiohttp import web
-from multidict import CIMultiDict
-from yarl import URL
-
+from ate import http_framing as framing
 from ate.errors import AteError
+from ate.http_framing import BadMessage, RequestHead
 from ate.log import Logger
-from ate.names import ASSIGNMENT_STALE_HEADER, TARGET_ACTOR_HEADER, TARGET_PORT_HEADER, Ref
-from ate.router import answers
+from ate.names import Ref
+from ate.router import answers, headers
 from ate.router.answers import Answer
+from ate.router.exchange import Exchange, Outcome, RequestBody
 from ate.router.parking import ParkingLot
 from ate.router.resolver import Full, Route
-from ate.router.upgrade import carry_upgrade
-from ate.router.upstream import UpstreamTls
+from ate.router.upgrade import TrioWire, Upgrades
+from ate.router.upstream import Unreachable, UpstreamPool
+from ate.router.wire import Broken, Wire
 
 log = Logger("ate.router")
 
 Resolve = Callable[[Ref], Awaitable[Route]]
 
 ROUTES_KEPT: Final = 100_000
-BODY_KEPT: Final = 1 << 20
-"""Bytes of a request body kept for sending it again; beyond that a 421 is answered to the client."""
 ATTEMPTS: Final = 3
-CONNECT_TIMEOUT: Final = 5.0
-UPSTREAM_KEPT: Final = 15.0
-"""Seconds an idle connection to a worker is kept for the next request."""
-IDLE_TIMEOUT: Final = 300.0
-"""Seconds without a byte from the actor; there is no limit on a request as a whole (reference: max(5 min, route))."""
-_HOP_BY_HOP: Final = frozenset(
-    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
-     "transfer-encoding", "upgrade"}
-)  # fmt: skip
-_OURS: Final = ("x-ate-",)
-ACTOR_UID_HEADER: Final = "X-Ate-Actor-Uid"
+"""Workers tried for one request at least; more while the parking budget lasts."""
+PAUSE_MOST: Final = 0.5
+"""Seconds between attempts: a worker that is just lost is still assigned until the control plane knows."""
+IDLE_CLIENT: Final = 75.0
+"""Seconds a client's connection is kept without a request."""
+HEAD_TIMEOUT: Final = 30.0
+"""Seconds for a request's head, from its first byte."""
+LINGER: Final = 2.0
+"""Seconds of reading on after the last answer: closing with bytes unread is a reset, which may cost the client that."""
 
 
 class Proxy:
-    """`handle` is the aiohttp handler of every path. `routes` is the memory the hot path looks in."""
+    """`accept` takes a new connection. `routes` is the memory the hot path looks in."""
 
-    def __init__(self, resolve: Resolve, lot: ParkingLot, tls: UpstreamTls) -> None:
-        self._resolve, self._lot, self._tls = resolve, lot, tls
+    def __init__(self, resolve: Resolve, lot: ParkingLot, pool: UpstreamPool, upgrades: Upgrades) -> None:
+        self._resolve, self._lot, self._pool, self._upgrades = resolve, lot, pool, upgrades
         self._routes: dict[Ref, Route] = {}
-        self._session: aiohttp.ClientSession | None = None
+        self._tasks: dict[asyncio.Task[None], Wire] = {}
+        self._between: set[Wire] = set()
+        """Connections that wait for the first byte of a request."""
+        self._draining = False
 
-    async def open(self) -> None:
-        """Opens the upstream pool; call in the loop."""
-        connector = aiohttp.TCPConnector(
-            limit=0, limit_per_host=0, keepalive_timeout=UPSTREAM_KEPT, enable_cleanup_closed=False
-        )
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=IDLE_TIMEOUT)
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            timeout=timeout,
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-        )
+    def accept(self, client: Wire) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(client))
+        self._tasks[task] = client
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+    async def drain(self, seconds: float) -> int:
+        """Ends idle connections, lets requests under way finish, then breaks off the rest; how many were broken off."""
+        self._draining = True
+        for client in list(self._between):
+            client.close()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=seconds)
+        cut = len(self._tasks)
+        for task, client in list(self._tasks.items()):
+            client.abort()
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=5)
+        self._pool.close()
+        return cut
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        if request.method == "CONNECT":
-            return _reply(Answer(405, "CONNECT is not supported"))
-        target = answers.parse_target(request.headers.getall(TARGET_ACTOR_HEADER, []))
-        if isinstance(target, Answer):
-            return _reply(target)
-        body = _Body(request)
-        answer = answers.unreachable(target, "its worker does not answer")
-        for _ in range(ATTEMPTS):
+    @property
+    def open_connections(self) -> int:
+        return len(self._tasks)
+
+    # -- one connection ---------------------------------------------------------------------------------------------
+
+    async def _serve(self, client: Wire) -> None:
+        try:
+            while await self._next(client):
+                pass
+            await _linger(client)
+            client.close()
+        except (Broken, TimeoutError):
+            client.abort()
+        except asyncio.CancelledError:
+            client.close()  # the client left, or the router stops and has broken it off
+        except Exception as error:
+            log.error("a client's connection failed", exc=error)
+            client.abort()
+
+    async def _next(self, client: Wire) -> bool:
+        """Serves the next request; False when the connection is to be closed. Raises Broken, TimeoutError."""
+        try:
+            head = await self._head(client)
+            if head is None:
+                return False
+            request = framing.parse_request(head)
+            body = RequestBody(client, framing.request_body(request))
+            target = headers.target(request)
+        except BadMessage as error:
+            await _send(client, Answer(error.status, error.reason), keep=False)
+            return False
+        task = asyncio.current_task()
+        assert task is not None
+
+        def left() -> None:
+            if client.lost or body.read:  # before the body is read, its reader finds out
+                task.cancel()
+
+        client.on_leaving = left
+        try:
+            if isinstance(target, Answer):
+                return await self._reply(client, request, body, target)
+            return await self._carry(client, request, body, target)
+        finally:
+            client.on_leaving = None
+
+    async def _head(self, client: Wire) -> bytes | None:
+        if not framing.find_head(client.buffer):
+            if not client.buffer:
+                if self._draining:
+                    return None
+                self._between.add(client)
+                try:
+                    async with asyncio.timeout(IDLE_CLIENT):
+                        if not await client.fill():
+                            return None
+                except (Broken, TimeoutError):
+                    return None  # nothing was asked
+                finally:
+                    self._between.discard(client)
+            async with asyncio.timeout(HEAD_TIMEOUT):
+                return await client.head()
+        return await client.head()
+
+    # -- one request ------------------------------------------------------------------------------------------------
+
+    async def _carry(self, client: Wire, request: RequestHead, body: RequestBody, ref: Ref) -> bool:
+        """Finds the actor and carries the request, on to the next worker while that is safe; as `_next`."""
+        upgrade = headers.wants_upgrade(request)
+        given_up = time.monotonic() + self._lot.rules.budget
+        attempt = 0
+        while True:
+            attempt += 1
             began = time.perf_counter()
-            woke = target not in self._routes
+            woke = ref not in self._routes
             try:
-                route = self._routes.get(target) or await self._find(target)
+                route = self._routes.get(ref) or await self._find(ref)
             except Full:
-                return _reply(Answer(503, answers.AT_CAPACITY, int(self._lot.retry_after())))
+                answer = Answer(503, answers.AT_CAPACITY, int(self._lot.retry_after()))
+                return await self._reply(client, request, body, answer)
             except AteError as error:
-                return _reply(answers.for_error(target, error, retry_after=self._lot.retry_after()))
+                answer = answers.for_error(ref, error, retry_after=self._lot.retry_after())
+                return await self._reply(client, request, body, answer)
             resolved = time.perf_counter()
-            outcome = await self._attempt(request, target, route, body)
-            if woke:
-                log.info(
-                    "route found",
-                    actor=str(target),
-                    worker=route.worker_uid,
-                    resolve_ms=round((resolved - began) * 1e3, 2),
-                    exchange_ms=round((time.perf_counter() - resolved) * 1e3, 2),
-                )
-            if isinstance(outcome, web.StreamResponse):
-                return outcome
-            answer = outcome
-            self._forget(target, route)
-            if not body.repeatable:
-                break
-        return _reply(answer)
+            try:
+                upstream = await (self._upgrades.dial(route) if upgrade else self._pool.take(route))
+            except Unreachable as error:
+                log.info("worker not reached", actor=str(ref), worker=route.worker_uid, error=str(error))
+                answer = answers.unreachable(ref, "its worker does not answer")
+            else:
+                kept = await self._exchange(client, upstream, request, body, ref, route, upgrade)
+                if kept is not None:
+                    if woke:
+                        log.info(
+                            "route found",
+                            actor=str(ref),
+                            worker=route.worker_uid,
+                            resolve_ms=round((resolved - began) * 1e3, 2),
+                            exchange_ms=round((time.perf_counter() - resolved) * 1e3, 2),
+                        )
+                    return kept
+                answer = answers.unreachable(ref, "it moved to another worker; send the request again")
+            self._forget(ref, route)
+            if not body.repeatable or (attempt >= ATTEMPTS and time.monotonic() > given_up):
+                return await self._reply(client, request, body, answer)
+            if attempt > 1:
+                await asyncio.sleep(min(0.02 * 2**attempt, PAUSE_MOST))
+
+    async def _exchange(
+        self,
+        client: Wire,
+        upstream: Wire | TrioWire,
+        request: RequestHead,
+        body: RequestBody,
+        ref: Ref,
+        route: Route,
+        upgrade: bool,
+    ) -> bool | None:
+        """As `_next`; None when the worker said that the actor is not there."""
+        exchange = Exchange(client, upstream, request, body, lambda: self._keeps(request))
+        joined = False
+        try:
+            outcome = await exchange.run(headers.forwarded(request, ref, route), upgrade=upgrade)
+            if outcome is Outcome.SWITCHED:
+                assert exchange.switched is not None and isinstance(upstream, TrioWire)
+                joined = True
+                head = headers.answered(exchange.switched, keep=True, version=request.version)
+                await self._upgrades.join(client, head, upstream)
+                return False
+            return None if outcome is Outcome.STALE else outcome is Outcome.KEEP
+        except (Broken, BadMessage) as error:
+            self._forget(ref, route)
+            answer = _answer_to_fault(exchange, error, ref)
+            if answer is None:
+                log.info("exchange broken off", actor=str(ref), worker=route.worker_uid, error=str(error))
+                client.abort()
+                raise Broken("client") from error
+            log.info("exchange failed", actor=str(ref), worker=route.worker_uid, status=answer.status)
+            return await self._reply(client, request, body, answer)
+        finally:
+            if exchange.upstream_reusable and isinstance(upstream, Wire):
+                self._pool.keep(route, upstream)
+            elif not joined:
+                upstream.abort()
 
     async def _find(self, ref: Ref) -> Route:
         route = await self._resolve(ref)
@@ -120,146 +234,52 @@ class Proxy:
         if self._routes.get(ref) == route:
             del self._routes[ref]
 
-    async def _attempt(
-        self, request: web.BaseRequest, ref: Ref, route: Route, body: _Body
-    ) -> web.StreamResponse | Answer:
-        """The response, or the answer to give if the request cannot be sent again."""
-        headers = _forwarded(request, ref, route)
-        if _wants_upgrade(request):
-            return await carry_upgrade(request, route, headers, self._tls.context())
-        assert self._session is not None
-        url = URL(f"https://{_bracket(route.host)}:{route.port}{_origin_form(request)}", encoded=True)
-        try:
-            upstream = await self._session.request(
-                request.method,
-                url,
-                headers=headers,
-                data=body.stream() if body.present else None,
-                allow_redirects=False,
-                ssl=self._tls.context(),
-                server_hostname=route.worker_uid,
-            )
-        except aiohttp.ClientConnectorError as error:
-            log.info("worker not reached", actor=str(ref), worker=route.worker_uid, error=str(error))
-            return answers.unreachable(ref, "its worker does not answer")
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            self._forget(ref, route)
-            if isinstance(error, TimeoutError):
-                return _reply(Answer(504, f"actor {ref} request timed out"))
-            log.info("exchange with the worker broke", actor=str(ref), worker=route.worker_uid, error=repr(error))
-            return _reply(answers.unreachable(ref, "the connection to it broke before it answered"))
-        async with upstream:
-            if upstream.status == 421 and ASSIGNMENT_STALE_HEADER in upstream.headers:
-                return answers.unreachable(ref, "it moved to another worker; send the request again")
-            return await _relay(request, upstream, ref)
+    def _keeps(self, request: RequestHead) -> bool:
+        return not self._draining and framing.keeps_alive(request.version, request.headers)
+
+    async def _reply(self, client: Wire, request: RequestHead, body: RequestBody, answer: Answer) -> bool:
+        """The router's own answer; a body that is there already is read away, another one ends the connection."""
+        with contextlib.suppress(BadMessage):  # such a body is never read to its end, which ends the connection
+            body.at_hand()
+        keep = body.read and self._keeps(request)
+        await _send(client, answer, keep=keep, head_only=request.method == b"HEAD", version=request.version)
+        return keep
 
 
-class _Body:
-    """The request body, replayed from its beginning for another attempt as long as what was read fits the bound."""
-
-    def __init__(self, request: web.BaseRequest) -> None:
-        self._request = request
-        self.present = request.body_exists
-        self._kept: list[bytes] = []
-        self._size = 0
-        self.repeatable = True
-
-    async def stream(self) -> AsyncIterator[bytes]:
-        for chunk in list(self._kept):
-            yield chunk
-        while True:
-            chunk = await self._request.content.readany()
-            if not chunk:
-                return
-            self._size += len(chunk)
-            if self._size <= BODY_KEPT:
-                self._kept.append(chunk)
-            else:
-                self.repeatable = False
-                self._kept.clear()
-            yield chunk
+def _answer_to_fault(exchange: Exchange, error: Broken | BadMessage, ref: Ref) -> Answer | None:
+    """What a client is told of an exchange that failed; None when its connection has to be broken off instead."""
+    if exchange.begun or (isinstance(error, Broken) and error.side == "client"):
+        return None
+    if exchange.timed_out:
+        return Answer(504, f"actor {ref} request timed out")
+    if isinstance(error, BadMessage):
+        if error is exchange.client_fault:
+            return Answer(error.status, error.reason)
+        return Answer(502, f"actor {ref}: its answer is not HTTP/1.1 as it should be: {error.reason}")
+    return Answer(502, f"actor {ref} unavailable: the connection to it broke before it answered; it may have run")
 
 
-async def _relay(request: web.BaseRequest, upstream: aiohttp.ClientResponse, ref: Ref) -> web.StreamResponse:
-    """Streams the actor's answer. One that breaks off is broken off towards the client too, never ended cleanly."""
-    response = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=_answered(upstream))
-    if "Content-Type" not in upstream.headers:
-        response.headers.pop("Content-Type", None)
-    length = upstream.headers.get("Content-Length")
-    if length is None and request.method != "HEAD" and upstream.status not in (204, 304) and request.version >= (1, 1):
-        response.enable_chunked_encoding()
-    await response.prepare(request)
+async def _send(
+    client: Wire, answer: Answer, *, keep: bool, head_only: bool = False, version: bytes = b"HTTP/1.1"
+) -> None:
+    body = answer.body.encode()
+    fields = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
+    fields.append((b"Content-Length", b"%d" % len(body)))
+    response = framing.ResponseHead(
+        b"HTTP/1.1", answer.status, HTTPStatus(answer.status).phrase.encode(), tuple(fields)
+    )
+    await client.send(headers.answered(response, keep=keep, version=version) + (b"" if head_only else body))
+
+
+async def _linger(client: Wire) -> None:
+    if client.ended or client.lost:
+        return
     try:
-        async for chunk in upstream.content.iter_any():
-            await response.write(chunk)
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        log.warning("the actor's answer broke off", actor=str(ref), error=repr(error))
-        if request.transport is not None:
-            request.transport.abort()
-        raise asyncio.CancelledError from error
-    await response.write_eof()
-    return response
-
-
-def _forwarded(request: web.BaseRequest, ref: Ref, route: Route) -> CIMultiDict[str]:
-    """Headers for the tunnel: the client's, less hop-by-hop ones and any that only the router may set."""
-    dropped = _HOP_BY_HOP | _named_by_connection(request)
-    upgrade = _wants_upgrade(request)
-    headers: CIMultiDict[str] = CIMultiDict()
-    port = "80"
-    for raw_name, raw_value in request.raw_headers:
-        name, value = raw_name.decode("ascii", "replace"), raw_value.decode("utf-8", "surrogateescape")
-        lower = name.lower()
-        if lower == TARGET_PORT_HEADER.lower():
-            port = value.strip()
-        if lower.startswith(_OURS) or lower == TARGET_ACTOR_HEADER:
-            continue
-        if lower in dropped and not (upgrade and lower in ("connection", "upgrade")):
-            continue
-        headers.add(name, value)
-    headers[TARGET_ACTOR_HEADER] = str(ref)
-    headers[ACTOR_UID_HEADER] = route.actor_uid
-    headers[TARGET_PORT_HEADER] = port if port.isdigit() else "80"
-    return headers
-
-
-def _answered(upstream: aiohttp.ClientResponse) -> CIMultiDict[str]:
-    connection = {
-        token.strip().lower() for value in upstream.headers.getall("Connection", []) for token in value.split(",")
-    }
-    headers: CIMultiDict[str] = CIMultiDict()
-    for raw_name, raw_value in upstream.raw_headers:
-        name = raw_name.decode("ascii", "replace")
-        if name.lower() in _HOP_BY_HOP or name.lower() in connection or name.lower().startswith(_OURS):
-            continue
-        headers.add(name, raw_value.decode("utf-8", "surrogateescape"))
-    return headers
-
-
-def _named_by_connection(request: web.BaseRequest) -> frozenset[str]:
-    values = request.headers.getall("Connection", [])
-    return frozenset(token.strip().lower() for value in values for token in value.split(","))
-
-
-def _wants_upgrade(request: web.BaseRequest) -> bool:
-    return "upgrade" in _named_by_connection(request) and "Upgrade" in request.headers
-
-
-def _origin_form(request: web.BaseRequest) -> str:
-    """The request target as it came; an absolute one is cut to its path."""
-    path = request.raw_path
-    if "://" in path.split("/", 1)[0] + "//":
-        path = str(URL(path, encoded=True).relative()) if "://" in path else path
-    return path if path.startswith("/") else "/" + path
-
-
-def _bracket(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def _reply(answer: Answer) -> web.Response:
-    return web.Response(status=answer.status, text=answer.body, headers=_plain(answer))
-
-
-def _plain(answer: Answer) -> dict[str, str]:
-    return {name: value for name, value in answer.headers.items() if name != "Content-Type"}
+        async with asyncio.timeout(LINGER):
+            if client.transport.can_write_eof():
+                client.transport.write_eof()
+            client.buffer.clear()
+            while await client.fill():
+                client.buffer.clear()
+    except (Broken, TimeoutError, OSError, RuntimeError):
+        pass  # it left, or it never will

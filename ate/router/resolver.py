@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import trio
 
-from ate.errors import AteError, DeadlineExceeded, OutOfRange, ResourceExhausted
+from ate.errors import AteError, DeadlineExceeded, OutOfRange, ResourceExhausted, Unavailable
 from ate.flights import Flights
 from ate.log import Logger
 from ate.names import Ref
@@ -25,6 +25,9 @@ log = Logger("ate.router")
 
 RESUME_TIMEOUT = 120.0
 """Seconds for one ResumeActor: a cold boot with an image pull may take long, and nobody gains by giving up on it."""
+
+WATCH_PAUSE = 0.5
+"""Seconds before a watch that ended is opened again; flights try by the clock meanwhile."""
 
 
 class Full(ResourceExhausted):
@@ -51,8 +54,8 @@ class Resolver:
         self._control, self._rules, self._tunnel_port, self._rng = control, rules, tunnel_port, rng
         self._flights = Flights(nursery)
         self._waiters: dict[Ref, int] = {}
-        self._parked: dict[Ref, trio.Event] = {}
-        """Flights that found no worker, the longest waiting first; the event is replaced at each wait."""
+        self._line: dict[Ref, trio.Event] = {}
+        """All flights, the oldest first. The event is set while one tries, and replaced when it has to wait."""
         self.lot = ParkingLot(rules)
 
     async def resolve(self, ref: Ref) -> Route:
@@ -82,6 +85,7 @@ class Resolver:
 
     async def _resume(self, ref: Ref, deadline: float) -> Route:
         request = pb.ResumeActorRequest(actor=pb.ObjectRef(atespace=ref.atespace, name=ref.name))
+        self._line[ref] = _trying()  # its place in line is as old as its first request
         attempt = 0
         try:
             while True:
@@ -90,28 +94,41 @@ class Resolver:
                     answer = await self._control.ResumeActor(request, timeout=RESUME_TIMEOUT)
                     return self._route(answer.actor)
                 except AteError as error:
-                    left = deadline - trio.current_time()
-                    if not self._rules.retried(error) or left <= 0 or ref not in self._waiters:
+                    if not self._rules.retried(error) or trio.current_time() >= deadline or ref not in self._waiters:
                         raise
-                    # Whoever waits behind this actor may fit where it did not.
-                    self._wake_next(behind=ref if ref in self._parked else None)
-                self._parked[ref] = trio.Event()  # keeps its place in line from the first time on
-                with trio.move_on_after(min(self._rules.pause(attempt, self._rng), left)):
-                    await self._parked[ref].wait()
+                self._line[ref] = trio.Event()
+                # Whoever waits behind this actor may fit where it did not.
+                self._wake_next(behind=ref)
+                await self._turn(ref, attempt, deadline)
         finally:
-            self._parked.pop(ref, None)
+            del self._line[ref]
+
+    async def _turn(self, ref: Ref, attempt: int, deadline: float) -> None:
+        """Waits until it is this flight's turn to try: no later than its deadline."""
+        turn = self._line[ref]
+        while True:
+            left = deadline - trio.current_time()
+            with trio.move_on_after(min(self._rules.pause(attempt, self._rng), left)):
+                await turn.wait()
+            if turn.is_set() or trio.current_time() >= deadline:
+                turn.set()
+                return
+            # Time to try again, but whoever waits longest goes first; it wakes those behind when it finds no room.
+            self._wake_next()
 
     def _wake_next(self, behind: Ref | None = None) -> None:
         """Lets the longest waiting flight try (the first behind `behind`), if there is one."""
         passed = behind is None
-        for ref, event in self._parked.items():
-            if passed and not event.is_set():
-                event.set()
+        for ref, turn in self._line.items():
+            if passed and not turn.is_set():
+                turn.set()
                 return
             passed = passed or ref == behind
 
     def _route(self, actor: pb.Actor) -> Route:
         assigned = actor.status.worker_assignment
+        if not assigned.worker_pod_ips:
+            raise Unavailable(f"actor {actor.metadata.atespace}/{actor.metadata.name} runs on a worker without address")
         return Route(
             host=assigned.worker_pod_ips[0],
             port=self._tunnel_port,
@@ -134,4 +151,10 @@ class Resolver:
                 token = ""
             except AteError as error:
                 log.debug("worker watch ended, opening it again", error=error.message)
-                await trio.sleep(0.5)
+            await trio.sleep(WATCH_PAUSE)
+
+
+def _trying() -> trio.Event:
+    turn = trio.Event()
+    turn.set()
+    return turn

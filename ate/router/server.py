@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
+from typing import Any, Final
 
 import trio
 from aiohttp import web
@@ -19,10 +22,15 @@ from ate.proto.ateapi_grpc import ControlStub
 from ate.router.parking import ParkingRules
 from ate.router.proxy import Proxy
 from ate.router.resolver import Resolver, Route
-from ate.router.upstream import UpstreamTls
+from ate.router.upgrade import Upgrades
+from ate.router.upstream import UpstreamPool, UpstreamTls
+from ate.router.wire import Wire
 from ate.rpc import Channel, Peer
 
 log = Logger("ate.router")
+
+BACKLOG: Final = 1024
+"""Connections the kernel holds until they are accepted."""
 
 
 @dataclass(frozen=True)
@@ -41,34 +49,37 @@ class RouterConfig:
 
 
 class _DataPlane:
-    """The aiohttp servers; every method runs in the asyncio thread."""
+    """The listeners; every method runs in the asyncio thread."""
 
     def __init__(self, config: RouterConfig, proxy: Proxy, resolver: Resolver) -> None:
         self._config, self._proxy, self._resolver = config, proxy, resolver
-        self._runners: list[web.BaseRunner] = []
+        self._server: asyncio.AbstractServer | None = None
+        self._status: web.AppRunner | None = None
         self._ready = True
 
     async def open(self) -> tuple[int, int]:
         """Starts listening; the ports of the data plane and of the status pages."""
-        await self._proxy.open()
-        server = web.Server(self._proxy.handle, handler_cancellation=True, access_log=None)
-        data = web.ServerRunner(server)
-        status = web.AppRunner(self._status_app(), access_log=None)
-        ports = []
-        for runner, port in ((data, self._config.listen_port), (status, self._config.status_port)):
-            await runner.setup()
-            self._runners.append(runner)
-            site = web.TCPSite(runner, self._config.listen_host, port, shutdown_timeout=self._config.drain_timeout)
-            await site.start()
-            ports.append(runner.addresses[0][1])
-        return ports[0], ports[1]
+        config = self._config
+        self._server = server = await asyncio.get_running_loop().create_server(
+            lambda: Wire("client", self._proxy.accept, half_open=True),
+            config.listen_host,
+            config.listen_port,
+            backlog=BACKLOG,
+        )
+        self._status = web.AppRunner(self._status_app(), access_log=None, shutdown_timeout=1)
+        await self._status.setup()
+        await web.TCPSite(self._status, config.listen_host, config.status_port).start()
+        return server.sockets[0].getsockname()[1], self._status.addresses[0][1]
 
     async def close(self) -> None:
         """Stops accepting, lets what is in flight finish within the drain timeout."""
         self._ready = False
-        for runner in self._runners:
-            await runner.cleanup()
-        await self._proxy.close()
+        assert self._server is not None and self._status is not None
+        self._server.close()
+        cut = await self._proxy.drain(self._config.drain_timeout)
+        if cut:
+            log.warning("connections were still busy after the drain timeout and are broken off", connections=cut)
+        await self._status.cleanup()
 
     def _status_app(self) -> web.Application:
         app = web.Application()
@@ -86,7 +97,8 @@ class _DataPlane:
     async def _statusz(self, request: web.Request) -> web.Response:
         lot = self._resolver.lot
         parking = {**asdict(lot.rules), "waiting": lot.waiting, "rejected": lot.rejected}
-        body = {"build_tag": __version__, "mode": "ingress", "parking": parking}
+        body: dict[str, Any] = {"build_tag": __version__, "mode": "ingress", "parking": parking}
+        body["connections"] = self._proxy.open_connections
         return web.Response(text=json.dumps(body, indent=1), content_type="application/json")
 
 
@@ -111,7 +123,8 @@ async def run_router(
     ):
         resolver = Resolver(ControlStub(channel), nursery, config.parking, config.tunnel_port, random.Random())
         nursery.start_soon(resolver.watch_workers)
-        proxy = Proxy(_across(room, resolver), resolver.lot, UpstreamTls(identity, config.trust_domain))
+        tls = UpstreamTls(identity, config.trust_domain)
+        proxy = Proxy(_across(room, resolver), resolver.lot, UpstreamPool(tls), Upgrades(room, tls))
         plane = _DataPlane(config, proxy, resolver)
         port, status_port = await room.run(plane.open)
         log.info("router is serving", address=f"{config.listen_host}:{port}", status_port=status_port)
@@ -122,7 +135,7 @@ async def run_router(
         nursery.cancel_scope.cancel()
 
 
-def _across(room: AsyncioRoom, resolver: Resolver):  # type: ignore[no-untyped-def]
+def _across(room: AsyncioRoom, resolver: Resolver) -> Callable[[Ref], Awaitable[Route]]:
     async def resolve(ref: Ref) -> Route:
         return await room.in_trio(resolver.resolve, ref)
 

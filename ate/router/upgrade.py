@@ -1,140 +1,137 @@
-"""Upgraded connections (WebSocket and the like): after the switch, raw bytes both ways with half-close, in asyncio.
+"""Upgraded connections (WebSocket and the like): raw bytes both ways, each direction ending on its own, in trio.
 
-aiohttp's client only upgrades WebSockets, so the request head is written by hand on a connection of its own.
+asyncio cannot end one direction of a TLS connection, trio's SSLStream can be made to. So the worker's connection of an
+upgrade request lives in trio from the start, and once the actor has switched, the client's socket moves there, too.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import Mapping
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from aiohttp import web
-from multidict import CIMultiDict
+import trio
 
-from ate.router.answers import Answer
+from ate.asyncio_room import AsyncioRoom
+from ate.half_close import CHUNK, end_sending, receive
 from ate.router.resolver import Route
+from ate.router.upstream import CONNECT_TIMEOUT, Unreachable, UpstreamTls
+from ate.router.wire import Broken, Source, Wire
 
-CONNECT_TIMEOUT: Final = 5.0
-HEAD_TIMEOUT: Final = 60.0
-MAX_HEAD: Final = 65536
+_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
+_Stream = trio.SSLStream[trio.SocketStream]
 
 
-class _Raw(asyncio.Protocol):
-    """Takes over the client's transport after the switch and feeds what arrives to the actor."""
+class TrioWire(Source):
+    """A worker's connection that lives in trio, with the face of `Wire` for the exchange before the switch."""
 
-    def __init__(self, writer: asyncio.StreamWriter, transport: asyncio.Transport) -> None:
-        self._writer, self._transport = writer, transport
-        self.closed = asyncio.get_running_loop().create_future()
-        self._writable = asyncio.Event()
-        self._writable.set()
+    def __init__(self, room: AsyncioRoom, stream: _Stream) -> None:
+        self.side = "worker"
+        self.buffer = bytearray()
+        self.stream, self._room = stream, room
+        self.last_byte = asyncio.get_running_loop().time()
 
-    def data_received(self, data: bytes) -> None:
-        self._writer.write(data)
-        transport = self._writer.transport
-        if transport.get_write_buffer_size() > 1 << 20:
-            self._transport.pause_reading()
-            asyncio.get_running_loop().create_task(self._resume())
-
-    async def _resume(self) -> None:
+    async def fill(self) -> bool:
         try:
-            await self._writer.drain()
-            self._transport.resume_reading()
-        except (ConnectionError, RuntimeError):
-            pass  # one side is gone: connection_lost says so
+            data = await self._room.in_trio(receive, self.stream)
+        except _GONE as error:
+            raise Broken(self.side) from error
+        self.buffer += data
+        self.last_byte = asyncio.get_running_loop().time()
+        return bool(data)
 
-    def eof_received(self) -> bool:
-        """The client stops sending; the actor may still answer."""
-        if self._writer.can_write_eof():
-            self._writer.write_eof()
-        return True
+    async def send(self, data: bytes) -> None:
+        try:
+            await self._room.in_trio(self.stream.send_all, data)
+        except _GONE as error:
+            raise Broken(self.side) from error
 
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._writable.set()
-        if not self.closed.done():
-            self.closed.set_result(None)
-        self._writer.close()
-
-    async def writable(self) -> None:
-        await self._writable.wait()
+    def abort(self) -> None:
+        """Closes without TLS's goodbye, at once."""
+        self._room.trio_token.run_sync_soon(self.stream.transport_stream.socket.close)
 
 
-async def carry_upgrade(
-    request: web.BaseRequest, route: Route, headers: Mapping[str, str], context: ssl.SSLContext
-) -> web.StreamResponse | Answer:
-    """The actor's own answer when it refuses; otherwise returns after both sides are done."""
+class Upgrades:
+    """Dials workers for upgrade requests, and joins both sides after the switch; called in the asyncio thread."""
+
+    def __init__(self, room: AsyncioRoom, tls: UpstreamTls) -> None:
+        self._room, self._tls = room, tls
+
+    async def dial(self, route: Route) -> TrioWire:
+        """A new connection to the route's worker. Raises Unreachable."""
+        return TrioWire(self._room, await self._room.in_trio(self._dial, route))
+
+    async def _dial(self, route: Route) -> _Stream:
+        try:
+            with trio.fail_after(CONNECT_TIMEOUT):
+                raw = await trio.open_tcp_stream(route.host, route.port)
+                try:
+                    stream: _Stream = trio.SSLStream(raw, self._tls.context(), server_hostname=route.worker_uid)
+                    await stream.do_handshake()
+                except BaseException:
+                    await trio.aclose_forcefully(raw)
+                    raise
+        except (OSError, trio.TooSlowError, *_GONE) as error:
+            raise Unreachable(str(error.__cause__ or error)) from error
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return stream
+
+    async def join(self, client: Wire, head: bytes, upstream: TrioWire) -> None:
+        """Sends the switch to the client and carries bytes until both directions have ended. Owns both from now on."""
+        client.on_leaving = None
+        try:
+            await client.flush()
+            client.transport.pause_reading()
+            descriptor = os.dup(client.transport.get_extra_info("socket").fileno())
+        except (Broken, OSError):
+            upstream.abort()
+            client.close()
+            return
+        # Closes asyncio's descriptor of the socket only; the connection lives on in ours.
+        client.transport.abort()
+        early = bytes(client.buffer)
+        await self._room.in_trio(_splice, descriptor, early, head + upstream.buffer, upstream.stream)
+
+
+async def _splice(descriptor: int, early: bytes, first: bytes, worker: _Stream) -> None:
+    client = trio.SocketStream(trio.socket.from_stdlib_socket(socket.socket(fileno=descriptor)))
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    whole = False
+
+    async def one_way(
+        data: bytes,
+        source: Callable[[], Awaitable[bytes]],
+        sink: trio.abc.SendStream,
+        end: Callable[[], Awaitable[None]],
+    ) -> None:
+        if data:
+            await sink.send_all(data)
+        while data := await source():
+            await sink.send_all(data)
+        await end()
+
+    async def from_client() -> bytes:
+        return bytes(await client.receive_some(CHUNK))
+
+    async def from_worker() -> bytes:
+        return await receive(worker)
+
+    async def end_worker() -> None:
+        await end_sending(worker)
+
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT):
-            reader, writer = await asyncio.open_connection(
-                route.host, route.port, ssl=context, server_hostname=route.worker_uid, limit=MAX_HEAD
-            )
-    except (OSError, TimeoutError):
-        return Answer(503, "the worker does not answer", 1)
-    try:
-        path = request.raw_path
-        lines = [f"{request.method} {path} HTTP/1.1"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        writer.write(("\r\n".join(lines) + "\r\n\r\n").encode("utf-8", "surrogateescape"))
-        async with asyncio.timeout(HEAD_TIMEOUT):
-            head = await reader.readuntil(b"\r\n\r\n")
-        status = int(head.split(b" ", 2)[1])
-        if status == 421:
-            return Answer(503, "the actor moved to another worker; send the request again", 1)
-        if status != 101:
-            return await _refused(head, status, reader)
-        return await _switch(request, head, reader, writer)
-    except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
-        answer = Answer(503, "the connection to the actor broke before it answered", 1)
-        return web.Response(status=answer.status, text=answer.body)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one_way, early, from_client, worker, end_worker)
+            nursery.start_soon(one_way, first, from_worker, client, client.send_eof)
+        whole = True
+    except* _GONE:
+        pass  # one side is gone in the middle; the other learns it below
     finally:
-        writer.close()
-
-
-async def _refused(head: bytes, status: int, reader: asyncio.StreamReader) -> web.Response:
-    """Passes on an ordinary answer to an upgrade request; bodies of these are short."""
-    fields: CIMultiDict[str] = CIMultiDict()
-    for line in head.decode("latin-1").split("\r\n")[1:]:
-        name, colon, value = line.partition(":")
-        if colon and name.lower() not in ("connection", "transfer-encoding", "content-length", "upgrade"):
-            fields.add(name, value.strip())
-    length = next((int(v) for n, v in _pairs(head) if n == "content-length"), 0)
-    body = await reader.readexactly(length) if length else b""
-    return web.Response(status=status, headers=fields, body=body)
-
-
-def _pairs(head: bytes) -> list[tuple[str, str]]:
-    lines = (line.partition(":") for line in head.decode("latin-1").split("\r\n")[1:])
-    return [(name.strip().lower(), value.strip()) for name, colon, value in lines if colon]
-
-
-async def _switch(
-    request: web.BaseRequest, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> web.StreamResponse:
-    transport = request.transport
-    if not isinstance(transport, asyncio.Transport):
-        return web.Response(status=503, text="the client left")
-    early = await request.content.readany() if not request.content.at_eof() and request.content.total_bytes else b""
-    raw = _Raw(writer, transport)
-    transport.set_protocol(raw)
-    transport.write(head)
-    if early:
-        writer.write(early)
-    transport.resume_reading()
-    try:
-        while data := await reader.read(65536):
-            transport.write(data)
-            await raw.writable()
-        if transport.can_write_eof() and not transport.is_closing():
-            transport.write_eof()
-        await raw.closed
-    finally:
-        transport.close()
-    # aiohttp no longer owns the connection: its handler ends here instead of sending another response.
-    raise asyncio.CancelledError
+        if not whole:
+            # A reset, so that nobody takes what broke off for complete.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await trio.aclose_forcefully(client)
+        await trio.aclose_forcefully(worker)

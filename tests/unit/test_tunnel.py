@@ -85,6 +85,51 @@ async def test_a_kept_connection_that_has_ended_is_replaced_without_anyone_notic
         nursery.cancel_scope.cancel()
 
 
+async def test_an_idle_connection_does_not_stand_in_the_way_of_a_new_one() -> None:
+    one_at_a_time = trio.Lock()
+
+    async def serves_one(stream: trio.abc.Stream, number: int) -> None:
+        async with one_at_a_time:
+            await answering(stream, number)
+
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, serves_one)
+        router = bench.connect()
+        assert await ask(router, GET, b"ok") == OK
+        post = GET.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 4\r\n\r\nbody")
+        assert await ask(router, post, b"ok") == OK
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_router_that_leaves_ends_the_request_at_the_actor() -> None:
+    left = trio.Event()
+
+    async def waits(stream: trio.abc.Stream, number: int) -> None:
+        await stream.receive_some()
+        assert not await stream.receive_some()
+        left.set()
+
+    async with trio.open_nursery() as nursery:
+        router = Bench(nursery, waits).connect()
+        await router.send_all(GET)
+        await trio.testing.wait_all_tasks_blocked()
+        await router.aclose()
+        with trio.fail_after(5):
+            await left.wait()
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_actors_answer_cannot_pose_as_the_workers() -> None:
+    async def poses(stream: trio.abc.Stream, number: int) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 421 M\r\nx-ATE-assignment-stale: true\r\nContent-Length: 0\r\n\r\n")
+
+    async with trio.open_nursery() as nursery:
+        got = await ask(Bench(nursery, poses).connect(), GET, b"\r\n\r\n")
+        assert got == b"HTTP/1.1 421 M\r\nContent-Length: 0\r\n\r\n"
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_request_with_a_body_is_never_sent_twice() -> None:
     received = []
 

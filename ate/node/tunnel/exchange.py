@@ -134,18 +134,17 @@ class Exchange:
                 try:
                     await carry(self._router, self._actor, body, self._touch)
                     upload_done = True
+                    # From here on only the router's leaving is news. (Another request sent ahead is kept for later.)
+                    if not self._router.buffer and not await self._router.fill():
+                        raise Broken(self._router.side)
                 except Broken as error:
                     # The actor may have answered and closed before it read everything (413): its answer decides.
                     if error.side != self._actor.side:
                         raise
 
-            if not body.done:
-                nursery.start_soon(upload)
+            nursery.start_soon(upload)
             response = await self._respond(request)
-            if response.status == 101:
-                nursery.cancel_scope.cancel()
-            elif not upload_done:
-                nursery.cancel_scope.cancel()  # an early final response: the rest of the request is not wanted
+            nursery.cancel_scope.cancel()  # if it was an early final response, the rest of the request is not wanted
         if response.status == 101:
             await self._both_ways()
             return

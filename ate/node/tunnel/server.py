@@ -21,9 +21,10 @@ import trio
 from ate import http_framing as framing
 from ate import log, names
 from ate.errors import AteError
+from ate.half_close import end_sending, receive, tell_breaks
 from ate.http_framing import BadMessage, RequestHead
 from ate.node.tunnel.admission import Admission
-from ate.node.tunnel.exchange import Broken, Buffered, Exchange, end_sending, receive
+from ate.node.tunnel.exchange import Broken, Buffered, Exchange
 
 _log = log.Logger(__name__)
 
@@ -84,7 +85,7 @@ class Tunnel:
 
     async def _serve_socket(self, raw: trio.SocketStream) -> None:
         try:
-            secure = trio.SSLStream(raw, self._provider.server_context(), server_side=True, https_compatible=True)
+            secure = trio.SSLStream(raw, tell_breaks(self._provider.server_context()), server_side=True)
             with trio.fail_after(_HANDSHAKE_SECONDS):
                 await secure.do_handshake()
             certificate = secure.getpeercert(binary_form=True)
@@ -170,6 +171,9 @@ class Tunnel:
             except Broken as error:
                 if not error.nothing_received:
                     raise
+        # A server that serves one connection at a time would not accept another while an idle one is kept.
+        for _, idle in self._kept.pop(port, []):
+            await trio.aclose_forcefully(idle.stream)
         try:
             with trio.fail_after(_CONNECT_SECONDS):
                 actor = Buffered(await self._dial(port), "actor")
