@@ -208,6 +208,13 @@ async def _announce(options: argparse.Namespace, root: Path, router_port: int, s
         except AteError as error:
             _log.info("not ready yet", error=error.message)
             await trio.sleep(0.1)
+    while True:
+        try:
+            await (await trio.open_tcp_stream("127.0.0.1", router_port)).aclose()
+            break
+        except OSError as error:
+            _log.info("router not ready yet", error=str(error))
+            await trio.sleep(0.05)
     print(
         f"ate is ready. Requests: http://127.0.0.1:{router_port} with the header ate-target-actor: <atespace>/<actor>\n"
         f"Next: `export ATE_ROOT={root}`, `ate apply -f FILE`, `ate get actors -A`. Stop with Ctrl-C.",

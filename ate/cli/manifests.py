@@ -37,6 +37,9 @@ def read(text: str, source: str) -> Iterator[Message]:
         if not isinstance(document, dict):
             raise InvalidArgument(f"{source}, document {number}: must be a mapping")
         try:
+            if document.get("kind") == "List":  # what `get -o yaml` prints of several
+                yield from map(to_message, document.get("items") or [])
+                continue
             yield to_message(document)
         except (InvalidArgument, json_format.ParseError) as error:
             raise InvalidArgument(f"{source}, document {number}: {error}")

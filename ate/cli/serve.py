@@ -21,6 +21,10 @@ from ate.errors import FailedPrecondition, Internal, InvalidArgument
 
 ROLES = ("identity-broker", "api", "controller", "atelet", "router", "ateom")
 """In the order they are started in one process."""
+STOP_ORDER = ("controller", "router", "atelet", "api", "identity-broker")
+"""In the order they stop there: a controller that puts actors to sleep needs the others alive."""
+STOP_GRACE = 120.0
+"""Seconds for all of them together, as `ate dev` gives its controller."""
 
 _log = log.Logger("ate.serve")
 
@@ -86,16 +90,26 @@ def run(options: argparse.Namespace) -> int:
 
 async def _serve(roles: list[str], options: argparse.Namespace, root: Path, node: str) -> None:
     stop = trio.Event()
+    stops = {role: trio.Event() for role in roles}
+    ended = {role: trio.Event() for role in roles}
+
+    async def run_role(role: str, *, task_status: trio.TaskStatus[object]) -> None:
+        try:
+            await _ROLES[role](options, root, node, stops[role], task_status=task_status)
+        finally:
+            ended[role].set()
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, stop)
         for role in roles:
-            await nursery.start(_ROLES[role], options, root, node, stop)
+            await nursery.start(run_role, role)
         _log.info("serving", roles=roles, root=str(root), node=node)
         await stop.wait()
         # Roles drain by themselves; a second signal ends them at once.
-        with trio.move_on_after(60):
-            while len(nursery.child_tasks) > 1:
-                await trio.sleep(0.05)
+        with trio.move_on_after(STOP_GRACE):
+            for role in sorted(roles, key=STOP_ORDER.index):
+                stops[role].set()
+                await ended[role].wait()
         nursery.cancel_scope.cancel()
 
 

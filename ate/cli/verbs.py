@@ -13,7 +13,7 @@ import trio
 
 from ate.cli import manifests, output
 from ate.cli.client import Api, connect
-from ate.errors import InvalidArgument, NotFound
+from ate.errors import Aborted, InvalidArgument, NotFound
 from ate.names import Ref
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import node_pb2
@@ -31,6 +31,7 @@ SCOPED = frozenset({"Actor", "ActorTemplate", "Tag"})
 LONG = 600.0
 """Seconds a lifecycle verb waits: the longest RPC."""
 SHORT = 30.0
+APPLY_ATTEMPTS = 6
 
 
 def run(verb: Callable[[Api, argparse.Namespace], Awaitable[int]], options: argparse.Namespace) -> int:
@@ -292,6 +293,18 @@ _CREATED: dict[type, tuple[str, str]] = {
 
 
 async def _apply(api: Api, message: Any) -> str:
+    """What was done. Read and written again when somebody (a controller's report, say) wrote in between."""
+    for attempt in range(APPLY_ATTEMPTS):
+        try:
+            return await _apply_once(api, message)
+        except Aborted:
+            if attempt == APPLY_ATTEMPTS - 1:
+                raise
+            await trio.sleep(0.05 * 2**attempt)
+    raise AssertionError("not reached")
+
+
+async def _apply_once(api: Api, message: Any) -> str:
     noun, field = _CREATED[type(message)]
     kind = type(message).__name__
     stub: Any = api.provider if kind in ("WorkerPool", "SandboxRuntimeConfig") else api.control

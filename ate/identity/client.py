@@ -26,6 +26,8 @@ from ate.rpc import Channel, Peer
 
 log = Logger("ate.identity")
 
+_TELL_AFTER = 2.0
+"""Seconds of waiting for a broker, as at every start of all roles at once, that nobody needs to read about."""
 RENEW_AT = 2 / 3
 """Share of a certificate's life after which it is renewed, leaving a third to ride out a broker that is away."""
 
@@ -55,11 +57,15 @@ class _TrustOnly:
 
 async def obtain(request: Request, *, patience: float = 30.0) -> Credentials:
     """One certificate from the broker; waits up to `patience` seconds for a broker that is still starting."""
+    told = trio.current_time() + _TELL_AFTER
     with trio.move_on_after(patience):
         while True:
             try:
                 return await _ask(request)
             except (Unavailable, FileNotFoundError):
+                if trio.current_time() >= told:
+                    told += patience
+                    log.warning("waiting for the identity broker", socket=str(request.directory / "broker.sock"))
                 await trio.sleep(0.05)
     raise Unavailable(
         f"no identity broker answers at {request.directory / 'broker.sock'}: "
