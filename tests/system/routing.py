@@ -240,6 +240,7 @@ class Bench:
     origin_port: int
     port: int = 0
     workers: list[Worker] = field(default_factory=list)
+    tunnels: list[Tunnel] = field(default_factory=list)
     tunnel_port: int = 0
     stop: trio.Event = field(default_factory=trio.Event)
     stopped: trio.Event = field(default_factory=trio.Event)
@@ -258,6 +259,8 @@ class Bench:
         provider = _Http(identity(self.pool, role, pod_uid or worker.uid))
         tunnel = Tunnel(provider, spiffe.demand({ID["router"]}), worker.admission, dial)
 
+        self.tunnels.append(tunnel)
+
         async def serve() -> None:
             with worker.scope:
                 await tunnel.serve(listeners[0])
@@ -265,9 +268,20 @@ class Bench:
         self.nursery.start_soon(serve)
         return worker
 
-    async def start_router(self, listen_port: int = 0) -> None:
+    async def origin_reset(self) -> None:
+        """Ends the connections that the tunnels keep to the actor, so that the next request meets a new script."""
+        while self.origin.open:
+            for tunnel in self.tunnels:  # a connection is kept a moment after its answer has arrived
+                await tunnel.forget_connections()
+            await trio.sleep(0.005)
+
+    async def stop_router(self) -> None:
+        self.stop.set()
+        await self.stopped.wait()
+
+    async def start_router(self, listen_port: int = 0, **changes: Any) -> None:
         self.stop, self.stopped = trio.Event(), trio.Event()
-        config = replace(self.config, tunnel_port=self.tunnel_port, listen_port=listen_port)
+        config = replace(self.config, tunnel_port=self.tunnel_port, listen_port=listen_port, **changes)
         stop, stopped = self.stop, self.stopped
 
         async def run(*, task_status: trio.TaskStatus[int]) -> None:

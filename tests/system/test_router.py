@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.system.routing import Bench, Line, decoded, fields_of, open_bench, request
+from ate.errors import NotFound
+from tests.system.routing import Bench, Line, Worker, decoded, fields_of, open_bench, request
 
 BIG = 50 << 20
 
@@ -561,8 +562,14 @@ async def test_nothing_secret_is_logged(bench: Bench, caplog: pytest.LogCaptureF
     caplog.set_level("DEBUG")
     secret = "Authorization: Bearer s3cret-a\r\nCookie: session=s3cret-b\r\nX-Api-Key: s3cret-c"
     await bench.ask(f"GET /?token=s3cret-d\r\n{secret}")
-    await bench.ask(f"GET /?token=s3cret-d\r\n{secret}", actor="nobody")
+
+    async def gone(name: str) -> Worker:
+        raise NotFound("no such actor")
+
+    bench.control.on_resume = gone
+    assert (await bench.ask(f"GET /?token=s3cret-d\r\n{secret}", actor="nobody")).status == 404
     answering(bench, b"nonsense s3cret-e\r\n\r\n")
+    await bench.origin_reset()
     assert (await bench.ask(f"GET /?token=s3cret-d\r\n{secret}")).status == 502
     await bench.ask(f"GET /?token=s3cret-d\r\n{secret}\r\nAuthorization : Bearer s3cret-f")
     text = decoded(caplog.records)
