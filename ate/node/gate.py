@@ -48,12 +48,14 @@ async def wait_until_ready(probes: Sequence[Probe], started: trio.Event | None =
 
 
 async def _poll(probe: Probe, started: trio.Event | None) -> None:
-    last = "it was never asked"
+    last, answered = "it was never asked", False
     with trio.move_on_after(probe.timeout):
         while True:
-            status, last = await _ask(probe)
+            status, said = await _ask(probe)
             if status == 200:
                 return
+            if status or not answered:  # on a busy machine one lost poll would hide what it answers all the time
+                last, answered = said, bool(status)
             await trio.sleep(_INTERVAL if started is None or started.is_set() else _INTERVAL_BEFORE)
     late = f"container {probe.container!r} was not ready within {probe.timeout:g} s: GET {probe.url}: {last}"
     raise with_reason(DeadlineExceeded(late), NOT_READY)

@@ -126,13 +126,13 @@ async def crashed(install: Install, name: str) -> pb.Actor:
     return await install.get(name)
 
 
-async def fails_to_start(install: Install, template: str, error: type[AteError], *words: str) -> None:
+async def fails_to_start(install: Install, template: str, error: type[AteError], *words: str, rounds: int = 2) -> None:
     """Golden snapshot and actor both fail with these words; then nothing is left, and revert and delete work."""
     said = await golden_error(install, template)
     assert all(word in said for word in words), said
     name = f"{template}-actor"
     await install.add_actor(name, template)
-    for _ in range(2):  # again after a revert
+    for _ in range(rounds):  # again after a revert
         with pytest.raises(error) as raised:
             await install.resume(name)
         assert all(word in raised.value.message for word in words), raised.value.message
@@ -252,10 +252,10 @@ async def test_a_program_that_ends_at_once_is_quoted(install: Install) -> None:
 
 
 async def test_a_probe_that_never_answers_ends_the_start_with_container_url_and_last_answer(install: Install) -> None:
-    value = container("slow", install.image, timeout=2, env=[pb.EnvVar(name="READYZ", value="503")])
+    value = container("slow", install.image, timeout=4, env=[pb.EnvVar(name="READYZ", value="503")])
     await define(install, "slow", value, golden=False)
     url = "http://169.254.17.2:80/readyz"
-    await fails_to_start(install, "slow", DeadlineExceeded, "'slow'", url, "answered 503", "2 s")
+    await fails_to_start(install, "slow", DeadlineExceeded, "'slow'", url, "answered 503", "4 s", rounds=1)
 
 
 # -- volumes and scopes ---------------------------------------------------------------------------------------------
