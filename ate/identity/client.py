@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -28,6 +29,8 @@ log = Logger("ate.identity")
 
 _TELL_AFTER = 2.0
 """Seconds of waiting for a broker, as at every start of all roles at once, that nobody needs to read about."""
+_SHORT = 5.0
+"""Up to this patience the error at the end says it soon enough."""
 RENEW_AT = 2 / 3
 """Share of a certificate's life after which it is renewed, leaving a third to ride out a broker that is away."""
 
@@ -57,7 +60,7 @@ class _TrustOnly:
 
 async def obtain(request: Request, *, patience: float = 30.0) -> Credentials:
     """One certificate from the broker; waits up to `patience` seconds for a broker that is still starting."""
-    told = trio.current_time() + _TELL_AFTER
+    told = trio.current_time() + (_TELL_AFTER if patience > _SHORT else math.inf)
     with trio.move_on_after(patience):
         while True:
             try:
