@@ -41,6 +41,8 @@ IDLE_CLIENT: Final = 75.0
 """Seconds a client's connection is kept without a request."""
 HEAD_TIMEOUT: Final = 30.0
 """Seconds for a request's head, from its first byte."""
+FIRST_REQUEST: Final = 1.0
+"""Seconds that a draining router waits for the first request of a new connection."""
 LINGER: Final = 2.0
 """Seconds of reading on after the last answer: closing with bytes unread is a reset, which may cost the client that."""
 
@@ -52,8 +54,8 @@ class Proxy:
         self._resolve, self._lot, self._pool, self._upgrades = resolve, lot, pool, upgrades
         self._routes: dict[Ref, Route] = {}
         self._tasks: dict[asyncio.Task[None], Wire] = {}
-        self._between: set[Wire] = set()
-        """Connections that wait for the first byte of a request."""
+        self._between: dict[Wire, bool] = {}
+        """Connections that wait for the first byte of a request, and whether it is their first one."""
         self._draining = False
 
     def accept(self, client: Wire) -> None:
@@ -64,8 +66,9 @@ class Proxy:
     async def drain(self, seconds: float) -> int:
         """Ends idle connections, lets requests under way finish, then breaks off the rest; how many were broken off."""
         self._draining = True
-        for client in list(self._between):
-            client.close()
+        self._close_idle(first=False)
+        # A client that has just connected has its request on the way, and no reason to expect that it is not taken.
+        asyncio.get_running_loop().call_later(min(FIRST_REQUEST, seconds / 2), self._close_idle)
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=seconds)
         cut = len(self._tasks)
@@ -77,6 +80,12 @@ class Proxy:
         self._pool.close()
         return cut
 
+    def _close_idle(self, *, first: bool = True) -> None:
+        for client, is_first in list(self._between.items()):
+            # With bytes in the buffer its request has arrived, though its task does not know yet.
+            if client.idle and (first or not is_first):
+                client.close()
+
     @property
     def open_connections(self) -> int:
         return len(self._tasks)
@@ -85,8 +94,9 @@ class Proxy:
 
     async def _serve(self, client: Wire) -> None:
         try:
-            while await self._next(client):
-                pass
+            first = True
+            while await self._next(client, first=first):
+                first = False
             await _linger(client)
             client.close()
         except (Broken, TimeoutError):
@@ -97,10 +107,10 @@ class Proxy:
             log.error("a client's connection failed", exc=error)
             client.abort()
 
-    async def _next(self, client: Wire) -> bool:
+    async def _next(self, client: Wire, *, first: bool) -> bool:
         """Serves the next request; False when the connection is to be closed. Raises Broken, TimeoutError."""
         try:
-            head = await self._head(client)
+            head = await self._head(client, first=first)
             if head is None:
                 return False
             request = framing.parse_request(head)
@@ -124,12 +134,12 @@ class Proxy:
         finally:
             client.on_leaving = None
 
-    async def _head(self, client: Wire) -> bytes | None:
+    async def _head(self, client: Wire, *, first: bool) -> bytes | None:
         if not framing.find_head(client.buffer):
             if not client.buffer:
-                if self._draining:
+                if self._draining and not first:
                     return None
-                self._between.add(client)
+                self._between[client] = first
                 try:
                     async with asyncio.timeout(IDLE_CLIENT):
                         if not await client.fill():
@@ -137,7 +147,7 @@ class Proxy:
                 except (Broken, TimeoutError):
                     return None  # nothing was asked
                 finally:
-                    self._between.discard(client)
+                    self._between.pop(client, None)
             async with asyncio.timeout(HEAD_TIMEOUT):
                 return await client.head()
         return await client.head()

@@ -394,6 +394,23 @@ async def test_a_draining_router_refuses_new_connections_and_finishes_what_it_be
     await bench.stopped.wait()
 
 
+async def test_a_request_that_arrives_just_as_the_router_stops_is_answered_or_not_taken(bench: Bench) -> None:
+    fresh, kept = await bench.connect(), await bench.connect()
+    await kept.send(request("POST /", b"1"))
+    assert (await kept.answer()).body == b"1"
+    taken = len(bench.origin.bodies)
+    bench.stop.set()
+    await kept.send(request("POST /", b"2"))
+    await fresh.send(request("POST /", b"3"))
+    answered = [(await fresh.answer()).body]
+    with contextlib.suppress(EOFError, trio.BrokenResourceError):
+        answered.append((await kept.answer()).body)
+    assert answered[0] == b"3" and sorted(bench.origin.bodies[taken:]) == sorted(answered)
+    for client in (fresh, kept):
+        await client.close()
+    await bench.stopped.wait()
+
+
 async def test_a_drain_is_bounded_and_what_is_cut_does_not_look_complete(tmp_path: Path) -> None:
     async with open_bench(tmp_path) as bench:
         await bench.stop_router()
