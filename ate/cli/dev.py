@@ -29,6 +29,7 @@ _log = log.Logger("ate.dev")
 ROLES = ("identity-broker", "api", "atelet", "controller", "router")
 STOP_GRACE = 120.0
 """Seconds for the controller to suspend all running actors at the end."""
+STOP_ATTEMPTS = 3
 DEFAULT_CONFIG = "gvisor-default"
 
 
@@ -113,7 +114,8 @@ async def _run(options: argparse.Namespace, root: Path) -> None:
                     # The controller needs the others, alive, to put the actors to sleep.
                     for name in ("controller", "router", "atelet", "api", "identity-broker"):
                         supervisors[name].cancel()
-                        await _stop(next(role for role in roles if role.name == name))
+                        role = next(role for role in roles if role.name == name)
+                        await (_stop_controller(role, root) if name == "controller" else _stop(role))
             nursery.cancel_scope.cancel()
 
 
@@ -156,22 +158,27 @@ def _free_port(wanted: int) -> int:
     raise Unavailable("no free port on 127.0.0.1")
 
 
+def _start(role: _Role, root: Path) -> subprocess.Popen[bytes]:
+    with (root / "logs" / f"{role.name}.log").open("ab") as output:
+        role.process = subprocess.Popen(
+            role.argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/",
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            start_new_session=True,
+        )  # fmt: skip
+    return role.process
+
+
 async def _supervise(role: _Role, root: Path, scope: trio.CancelScope) -> None:
     """Starts the role whenever it is not running, with growing pauses while it dies young."""
     pause = 0.1
     with scope:
         while True:
             started = trio.current_time()
-            with (root / "logs" / f"{role.name}.log").open("ab") as output:
-                role.process = subprocess.Popen(
-                    role.argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/",
-                    env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-                    start_new_session=True,
-                )  # fmt: skip
-            while role.process.poll() is None:
+            process = _start(role, root)
+            while process.poll() is None:
                 await trio.sleep(0.05)
             print(
-                f"{role.name} ended with status {role.process.returncode}, starting it again "
+                f"{role.name} ended with status {process.returncode}, starting it again "
                 f"(see {root / 'logs' / (role.name + '.log')})",
                 file=sys.stderr,
                 flush=True,
@@ -180,13 +187,41 @@ async def _supervise(role: _Role, root: Path, scope: trio.CancelScope) -> None:
             await trio.sleep(pause)
 
 
+async def _stop_controller(role: _Role, root: Path) -> None:
+    """Has a controller put the actors to sleep and stop the workers, also where it just died or is only starting."""
+    with trio.move_on_after(STOP_GRACE):
+        for _ in range(STOP_ATTEMPTS):
+            process = role.process
+            if process is None or process.poll() is not None:
+                process = _start(role, root)
+            while process.poll() is None and not _catches_sigterm(process.pid):
+                await trio.sleep(0.02)  # before that the signal would only kill it
+            process.terminate()
+            while process.poll() is None:
+                await trio.sleep(0.02)
+            if process.returncode == 0:
+                return
+    _log.warning("the controller did not stop the workers: they run on until the next start")
+    if role.process is not None and role.process.poll() is None:
+        role.process.kill()
+        role.process.wait()
+
+
+def _catches_sigterm(pid: int) -> bool:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
+
+
 async def _stop(role: _Role) -> None:
     process = role.process
     if process is None or process.poll() is not None:
         return
     process.terminate()
-    grace = STOP_GRACE if role.name == "controller" else 15.0
-    with trio.move_on_after(grace):
+    with trio.move_on_after(15.0):
         while process.poll() is None:
             await trio.sleep(0.02)
         return

@@ -14,6 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
@@ -594,3 +595,8 @@ def test_a_stopped_install_sleeps_and_a_killed_one_is_taken_up_again(tmp_path: P
         assert len(leftovers(root)) and trio.run(once) >= 2
         running_in = cli.worker_of("demo/a")
         assert running_in in workers, "the workers live on"
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                if {b"--role=controller", f"--root={root}".encode()} <= set(path.read_bytes().split(b"\0")):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+    assert not leftovers(root), "it stops its workers even when the controller has just died"
