@@ -29,6 +29,8 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from grpclib.client import UnaryUnaryMethod
 from grpclib.const import Cardinality, Handler
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from ate.rpc import Call, Channel, Server, open_unix_listener, unary
 
 METHOD = "/bench.Echo/Unary"

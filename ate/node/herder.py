@@ -8,8 +8,9 @@ checkpoint that was taken is kept until it is where it belongs, however often th
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from ate.errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
+    PermissionDenied,
+    ResourceExhausted,
     Unavailable,
     with_reason,
 )
@@ -45,6 +48,8 @@ from ate.rpc import Call, unary
 log = Logger("ate.node")
 
 ATEOM_TIMEOUT = 290.0
+_PASSING = (Unavailable, PermissionDenied, ResourceExhausted)
+"""Failures of a start that are not the actor's and end one day: a store away, credentials refused, a full disk."""
 _SCOPES = {pb.SNAPSHOT_SCOPE_FULL: "full", pb.SNAPSHOT_SCOPE_DATA: "data", pb.SNAPSHOT_SCOPE_DATA_ON_GOLDEN: "data"}
 Identified = pb.RunRequest | pb.RestoreRequest | pb.CheckpointRequest | pb.TerminateRequest
 
@@ -155,8 +160,8 @@ class Herder(AteomHerderBase):
             with trio.CancelScope(shield=True), trio.move_on_after(60):
                 await self._take_down(request)
             found = _single(error)
-            if isinstance(found, Unavailable):
-                raise with_reason(found, NOT_STARTED) from error
+            if isinstance(found, _PASSING):
+                raise with_reason(Unavailable(found.message, details=found.details), NOT_STARTED) from error
             if found is not None:
                 raise found from error
             raise
@@ -344,10 +349,12 @@ class Herder(AteomHerderBase):
         manifest = self._manifest(record, scope)
         if request.type == pb.CHECKPOINT_TYPE_LOCAL:
             folder = dirs.local_checkpoints / request.local_config.snapshot_name
-            await self._snapshots.save_local(folder, dirs.checkpoint, manifest)
+            with _kept():
+                await self._snapshots.save_local(folder, dirs.checkpoint, manifest)
         else:
             uri = request.external_config.snapshot_uri
-            await self._snapshots.save(uri, dirs.checkpoint, manifest)
+            with _kept():
+                await self._snapshots.save(uri, dirs.checkpoint, manifest)
             log.info("Actor checkpointed", actor_uid=request.actor_uid, snapshot=uri)
         keep = request.type == pb.CHECKPOINT_TYPE_LOCAL
         record.phase, record.worker_uid = IDLE, ""
@@ -418,6 +425,17 @@ def _pinned(manifest: Manifest, wanted: pb.SandboxAssets) -> pb.SandboxAssets:
 def _runtime_json(runtime: Runtime) -> str:
     assets = {name: {"url": url, "sha256": sha256} for name, (url, sha256) in runtime.sources.items()}
     return json.dumps({"sandboxClass": runtime.sandbox_class, "pauseImage": runtime.pause_image, "assets": assets})
+
+
+@contextlib.contextmanager
+def _kept() -> Iterator[None]:
+    """Makes a failure to store a checkpoint Unavailable, whatever it was: it is safe on the node, and tried again."""
+    try:
+        yield
+    except DataLoss:
+        raise
+    except AteError as error:
+        raise Unavailable(f"{error.message} (the checkpoint is kept on the node and stored as soon as this works)")
 
 
 def _empty(folder: Path) -> None:

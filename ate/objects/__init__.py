@@ -1,8 +1,8 @@
 """Object stores: `file://`, `s3://` and `gs://` behind five calls (put, get, list, delete, copy).
 
 A leaf that every role may import. The control plane deletes and copies whole snapshots, the node agent writes and reads
-them. Every failure is an error of `ate.errors` that names the object: Unavailable (store down), NotFound,
-PermissionDenied, ResourceExhausted (disk full).
+them. Every failure is an error of `ate.errors` that names the object: Unavailable (store down,
+bucket missing, credentials refused), NotFound, ResourceExhausted (disk full).
 """
 
 from ate.objects.download import download

@@ -18,7 +18,7 @@ import obstore
 from obstore import exceptions
 from obstore.store import GCSStore, S3Store
 
-from ate.errors import AteError, InvalidArgument, NotFound, PermissionDenied, Unavailable
+from ate.errors import AteError, InvalidArgument, NotFound, Unavailable
 from ate.objects.store import ObjectInfo, ObjectStore, Stopped, StopSign, in_thread
 
 _CHUNK: Final = 8 << 20
@@ -131,10 +131,14 @@ class CloudStore(ObjectStore):
             return error
         uri = self.uri(key) if key else self._base
         text = " ".join(str(error).split("\n\nDebug source:")[0].split())[:600]
-        if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:
-            return NotFound(f"{uri} does not exist" + (": no such bucket" if "NoSuchBucket" in text else ""))
+        # A missing bucket and wrong credentials are faults of the set-up, which end: whoever waits for a store that is
+        # down waits for these as well, and nothing is given up for them.
+        if "NoSuchBucket" in text:
+            return Unavailable(f"{uri} cannot be reached: there is no such bucket. Create it")
+        if isinstance(error, FileNotFoundError):
+            return NotFound(f"{uri} does not exist")
         if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
-            return PermissionDenied(f"the object store refused access to {uri}: check its credentials. {text}")
+            return Unavailable(f"the object store refused access to {uri}: check its credentials. {text}")
         if isinstance(error, exceptions.InvalidPathError):
             return InvalidArgument(f"{uri} is no usable object name: {text}")
         return Unavailable(f"the object store of {uri} does not answer or failed: {text}")

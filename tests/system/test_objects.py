@@ -212,13 +212,13 @@ async def test_a_full_disk_is_told_plainly(tmp_path: Path):
 async def test_a_bucket_that_does_not_exist_is_named(base: str):
     if not base.startswith("s3"):
         pytest.skip("folders have no buckets")
-    with pytest.raises(NotFound, match="s3://no-such-bucket"):
+    with pytest.raises(Unavailable, match="s3://no-such-bucket"):
         await open_location("s3://no-such-bucket/a").store.put("key", [b"x"])
-    with pytest.raises(NotFound, match="s3://no-such-bucket"):
+    with pytest.raises(Unavailable, match="s3://no-such-bucket"):
         await open_location("s3://no-such-bucket/a").store.list()
 
 
-async def test_refused_credentials_are_a_permission_problem(monkeypatch: pytest.MonkeyPatch):
+async def test_refused_credentials_are_said_and_worth_waiting_for(monkeypatch: pytest.MonkeyPatch):
     """A server of ours answers 403 as S3 does: the emulator checks no credentials."""
 
     async def refuse(stream: trio.SocketStream) -> None:
@@ -232,7 +232,7 @@ async def test_refused_credentials_are_a_permission_problem(monkeypatch: pytest.
         port = listeners[0].socket.getsockname()[1]
         for name, value in {**ACCOUNT, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}.items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(PermissionDenied, match=r"s3://bucket/a/key.*credentials"):
+        with pytest.raises(Unavailable, match=r"s3://bucket/a/key.*credentials"):
             await read(open_location("s3://bucket/a"), "key")
         nursery.cancel_scope.cancel()
 
