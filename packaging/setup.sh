@@ -16,22 +16,33 @@ done
 need_runsc=
 runsc_version=$(dpkg-query -W -f='${Version}' runsc 2>/dev/null || true)
 # bookworm's own 2022 build lacks systrap and -net-disconnect-ok: the one from backports is what we want.
-dpkg --compare-versions "${runsc_version:-0}" ge 0.0~2024 || need_runsc=1
+dpkg --compare-versions "${runsc_version:-0}" ge 0.0~20240101 || need_runsc=1
 
 if [ ${#missing[@]} -gt 0 ] || [ -n "$need_runsc" ]; then
-  sudo=
-  [ "$(id -u)" = 0 ] || sudo=sudo
-  if [ -n "$need_runsc" ] && ! grep -rqs 'bookworm-backports' /etc/apt/sources.list /etc/apt/sources.list.d; then
-    # The machine's own Debian entry with the suite replaced, so that its own mirror is used.
-    awk 'BEGIN{RS="";ORS="\n\n"} /Suites:/ && !/security/ {print; exit}' /etc/apt/sources.list.d/debian.sources \
-      | sed '/^#/d; s/^Suites: .*/Suites: bookworm-backports/' | $sudo tee /etc/apt/sources.list.d/ate-backports.sources >/dev/null
+  if [ "$(id -u)" = 0 ]; then sudo=; elif command -v sudo >/dev/null; then sudo=sudo; else
+    echo "packages are missing (${missing[*]} ${need_runsc:+runsc}): run this as root" >&2; exit 1
   fi
   export DEBIAN_FRONTEND=noninteractive
   $sudo apt-get update -q >/dev/null
   [ ${#missing[@]} -eq 0 ] || $sudo apt-get install -qy --no-install-recommends "${missing[@]}" >/dev/null
   if [ -n "$need_runsc" ]; then
-    $sudo apt-get install -qy --no-install-recommends runsc/bookworm-backports >/dev/null \
-      || $sudo apt-get install -qy --no-install-recommends runsc >/dev/null
+    candidate=$(apt-cache policy runsc | awk '/Candidate:/ {print $2}')
+    from=()
+    if ! dpkg --compare-versions "${candidate:-0}" ge 0.0~20240101; then
+      . /etc/os-release
+      from=(-t "$VERSION_CODENAME-backports")
+    fi
+    if [ ${#from[@]} -gt 0 ] && ! apt-get indextargets --format '$(RELEASE)' | grep -qx "$VERSION_CODENAME-backports"; then
+      # The machine's own mirror, whichever form its sources are written in, with the suite replaced.
+      mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' \
+        | awk -v suite="$VERSION_CODENAME" '$2 == suite && $3 == "main" {print $1; exit}')
+      printf 'Types: deb\nURIs: %s\nSuites: %s-backports\nComponents: main\nSigned-By: %s\n' "$mirror" "$VERSION_CODENAME" \
+        /usr/share/keyrings/debian-archive-keyring.gpg | $sudo tee /etc/apt/sources.list.d/ate-backports.sources >/dev/null
+      $sudo apt-get update -q >/dev/null
+    fi
+    $sudo apt-get install -qy --no-install-recommends "${from[@]}" runsc >/dev/null
+    dpkg --compare-versions "$(dpkg-query -W -f='${Version}' runsc)" ge 0.0~20240101 \
+      || { echo "the runsc of this machine's package sources is too old: install one of 2024 or newer" >&2; exit 1; }
   fi
 fi
 

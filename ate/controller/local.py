@@ -127,8 +127,9 @@ class LocalController:
                 return
             pause = min(pause * 2, 30.0) if trio.current_time() - not_before < 60 else 0.5
             self._restarts[step.uid] = (trio.current_time() + pause, pause)
+            said = self._processes.last_words(step.uid)
             note = self._processes.restart(step.uid)
-            log.warning("worker process died and was restarted", worker=step.uid, epoch=note.epoch)
+            log.warning("worker process died and was restarted", worker=step.uid, epoch=note.epoch, last_words=said)
             if step.uid in workers:  # its actors are lost now, not when the new process is ready
                 await self._update(note, pools[note.pool], workers[step.uid])
         elif isinstance(step, plan.Announce):

@@ -89,6 +89,14 @@ class Processes:
         self._spawn(note)
         return note
 
+    def last_words(self, uid: str) -> str:
+        """The end of the last line the worker logged: mostly why it ended."""
+        with suppress(OSError), (self._logs / f"ateom-{uid}.log").open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - 4096, 0))
+            lines = file.read().decode("utf-8", "replace").strip().splitlines()
+            return lines[-1][-1000:] if lines else ""
+        return ""
+
     def restart(self, uid: str) -> Note:
         """Starts a dead worker again under the next epoch, which is noted before the process exists."""
         old = self._note(uid)

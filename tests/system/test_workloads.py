@@ -206,7 +206,7 @@ async def test_what_a_container_runs_and_sees_follows_image_then_template(instal
 
     plain = of("plain", 80)
     args = of("args", 81, args=["-c", PROGRAM, "of-the-template"], env=[pb.EnvVar(name="COLOR", value="template")])
-    args.security_context.capabilities.add.append("CHOWN")
+    args.security_context.capabilities.add.extend(["CHOWN", "NET_RAW"])
     command = container("command", image, port=8082)
     command.security_context.capabilities.drop.append("ALL")
     await define(install, "resolve", plain, args, command)
@@ -225,7 +225,7 @@ async def test_what_a_container_runs_and_sees_follows_image_then_template(instal
     assert all(f["cwd"] == "/srv/app" and f["env"]["PATH"] for f in facts.values())
     default = 1 << 29 | 1 << 5 | 1 << 10  # AUDIT_WRITE, KILL, NET_BIND_SERVICE
     effective = {name: int(f["caps"][0], 16) for name, f in facts.items()}
-    assert effective == {"plain": default, "args": default | 1 << 0, "command": 0}
+    assert effective == {"plain": default, "args": default | 1 << 0 | 1 << 13, "command": 0}
     await install.suspend("r")
     assert await ask(install, "r", "/peer", port=81, path="/facts") == facts["args"], "and so it is after a sleep"
 

@@ -30,6 +30,7 @@ _log = log.Logger(__name__)
 _FLAG: Final = re.compile(r"^  -([A-Za-z0-9_-]+)", re.MULTILINE)
 _HIDE: Final = 'mount -t tmpfs -o ro none /proc/sys/net && exec "$@"'
 _STACK: Final = re.compile(r"\n+(?:goroutine |debug\.|runtime/debug)")
+_PROBE_PROGRAM: Final = "/no-such-program"
 _ROOT_NS_ERROR: Final = "root network namespace"
 
 
@@ -133,6 +134,7 @@ class Runsc:
             ("net-disconnect-ok", "true"),  # else an open connection makes a checkpoint fail, and the state is lost;
             # keeping them established instead would leave the program with peers that are gone
             ("host-settings", "ignore"),
+            ("net-raw", "true"),  # CAP_NET_RAW for containers whose spec adds it, and for no other
         ):
             if name in facts.flags:
                 flags.append(f"--{name}={value}")
@@ -153,9 +155,12 @@ class Runsc:
         version = version_text.partition("runsc version ")[2].partition("\n")[0].strip()
         flags, restore = await self._listed("flags"), await self._listed("help", "restore")
         facts = RunscFacts(version, flags, restore, hides_sysctl_net=False)
+        mistaken: bool | None = False
         if Path("/proc/sys/net/core/rmem_default").exists():
-            facts = RunscFacts(version, facts.flags, facts.restore_flags, await self._is_mistaken_for_root(facts))
-        self._remember(facts)
+            mistaken = await self._is_mistaken_for_root(facts)
+            facts = replace(facts, hides_sysctl_net=bool(mistaken))
+        if mistaken is not None:
+            self._remember(facts)
         _log.info("runsc probed", binary=str(self.binary), version=version, hides_sysctl_net=facts.hides_sysctl_net)
         return facts
 
@@ -164,14 +169,17 @@ class Runsc:
         done = await run([str(self.binary), *words], timeout=20, check=False)
         return frozenset(_FLAG.findall((done.stdout + done.stderr).decode()))
 
-    async def _is_mistaken_for_root(self, facts: RunscFacts) -> bool:
-        """Whether a start in a fresh namespace fails for the reason that hiding /proc/sys/net cures: by trying one."""
+    async def _is_mistaken_for_root(self, facts: RunscFacts) -> bool | None:
+        """Whether a start in a fresh namespace fails for the reason that hiding /proc/sys/net cures: by trying one.
+
+        None when it failed before it could show that: what is wrong may be mended, so nothing is concluded from it.
+        """
         name = f"probe-{os.getpid()}"
         with tempfile.TemporaryDirectory() as bundle:
             (Path(bundle) / "root").mkdir()
             config = {
                 "ociVersion": "1.0.2",
-                "process": {"user": {"uid": 0, "gid": 0}, "args": ["/none"], "cwd": "/"},
+                "process": {"user": {"uid": 0, "gid": 0}, "args": [_PROBE_PROGRAM], "cwd": "/"},
                 "root": {"path": "root"},
                 "linux": {"namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")]},
             }
@@ -180,7 +188,9 @@ class Runsc:
                 for words in (("create", "--bundle", bundle, name), ("start", name)):
                     await self._spawn(self._argv(facts, False, (), words), words, None, 20)
             except CommandFailed as error:
-                return _ROOT_NS_ERROR in error.stderr
+                if _ROOT_NS_ERROR in error.stderr:
+                    return True
+                return False if _PROBE_PROGRAM in error.stderr else None
             finally:
                 with trio.CancelScope(shield=True):
                     with trio.move_on_after(20):
