@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from ate.api import actors, atespaces, tags, templates, workers
+from ate.api import actors, atespaces, egress, tags, templates, workers
 from ate.api.callers import Gate
 from ate.api.context import Context
 from ate.api.kinds import ACTORS, WORKERS
@@ -198,23 +198,25 @@ class Control(ControlBase):
                     answer.worker.CopyFrom(event.row.value)
                 await call.send(answer)
 
-    # -- not there yet: egress policies, credentials, access policies ---------------------------------------------
+    # -- egress policies ---------------------------------------------------------------------------------------------
 
     @checked
     async def CreateActorEgressPolicy(self, request: pb.CreateActorEgressPolicyRequest, call: Call) -> pb.EgressPolicy:
-        raise Unimplemented("CreateActorEgressPolicy is not implemented yet")
+        return await egress.create(self._ctx, request)
 
     @checked
     async def GetActorEgressPolicy(self, request: pb.GetActorEgressPolicyRequest, call: Call) -> pb.EgressPolicy:
-        raise Unimplemented("GetActorEgressPolicy is not implemented yet")
+        return await egress.get(self._ctx, request)
 
     @checked
     async def UpdateActorEgressPolicy(self, request: pb.UpdateActorEgressPolicyRequest, call: Call) -> pb.EgressPolicy:
-        raise Unimplemented("UpdateActorEgressPolicy is not implemented yet")
+        return await egress.update(self._ctx, request)
 
     @checked
     async def DeleteActorEgressPolicy(self, request: pb.DeleteActorEgressPolicyRequest, call: Call) -> pb.EgressPolicy:
-        raise Unimplemented("DeleteActorEgressPolicy is not implemented yet")
+        return await egress.delete(self._ctx, request)
+
+    # -- not there yet: credentials, access policies ----------------------------------------------------------------
 
     @checked
     async def MintActorJWT(self, request: pb.MintActorJWTRequest, call: Call) -> pb.MintActorJWTResponse:

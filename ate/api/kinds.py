@@ -26,6 +26,8 @@ TEMPLATES: Final = Kind("actor-template", pb.ActorTemplate, watched=True)
 ACTORS: Final = Kind(
     "actor", pb.Actor, watched=True, owner=lambda actor: TRANSITION if actor.status.state in IN_TRANSITION else ""
 )
+EGRESS: Final = Kind("egress-policy", pb.EgressPolicy)
+"""Under the key of its actor, and deleted with it."""
 TAGS: Final = Kind("tag", pb.Tag)
 WORKERS: Final = Kind("worker", pb.Worker, watched=True)
 ASSIGNMENTS: Final = Kind("assignment", pb.ActorAssignment, owner=lambda assignment: assignment.metadata.name)

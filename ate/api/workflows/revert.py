@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ate.api.context import Context
-from ate.api.kinds import ACTORS, ASSIGNMENTS, TEMPLATES, key_of
+from ate.api.kinds import ACTORS, ASSIGNMENTS, EGRESS, TEMPLATES, key_of
 from ate.api.workflows import node_requests, steps
 from ate.errors import FailedPrecondition, Unavailable
 from ate.log import Logger
 from ate.names import Ref, actor_prefix
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import atelet_pb2 as node
-from ate.store import Key, Lease, Row
+from ate.store import Key, Lease, Row, Tx
 
 log = Logger("ate.api")
 
@@ -97,7 +97,13 @@ async def _delete(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
     for prefix in sorted(filter(None, locations)):
         await ctx.objects.delete_prefix(prefix)
     actor = await steps.write_and_release(ctx, actor, lease, lambda value: None)
-    await ctx.store.transact(lambda tx: tx.delete(ACTORS, actor.key, uid=actor.uid, version=actor.version))
+
+    def remove(tx: Tx) -> None:
+        tx.delete(ACTORS, actor.key, uid=actor.uid, version=actor.version)
+        if tx.get(EGRESS, actor.key) is not None:
+            tx.delete(EGRESS, actor.key)
+
+    await ctx.store.transact(remove)
     ctx.affinity.forget([actor.uid])
     log.info("Actor deleted", actor=str(ref), actor_uid=actor.uid)
     return before
