@@ -9,7 +9,7 @@ from ate.api.validation import resources as rules
 from ate.api.validation.problems import Problems
 from ate.api.workflows import steps
 from ate.errors import FailedPrecondition, InvalidArgument, NotFound
-from ate.names import Ref
+from ate.names import GOLDEN_ATESPACE, Ref
 from ate.proto import ateapi_pb2 as pb
 from ate.store import Key, Row, Tx
 
@@ -49,6 +49,7 @@ async def create(ctx: Context, request: pb.CreateActorRequest) -> pb.Actor:
         for volume in template.value.volumes:
             if volume.HasField("external_volume_template"):
                 actor.status.actor_volumes.add(volume_name=volume.name, status=pb.ExternalVolume.STATUS_PENDING)
+        _set_expiry(actor, template.value, ctx.wall_clock())
         tag = _source_tag(tx, actor, template)
         if tag is not None:
             actor.status.external_snapshot.CopyFrom(tag.value.status.snapshot)
@@ -102,8 +103,9 @@ async def update(ctx: Context, request: pb.UpdateActorRequest) -> pb.Actor:
         if actor.HasField("source_tag") != given.HasField("source_tag") or actor.source_tag != given.source_tag:
             raise InvalidArgument("actor.source_tag: is fixed at creation")
         if actor.actor_template != given.actor_template:
-            _repoint(tx, row, given)
+            new = _repoint(tx, row, given)
             actor.actor_template.CopyFrom(given.actor_template)
+            _set_expiry(actor, new.value, actor.metadata.create_time.ToNanoseconds() / 1e9)
         for name in ("worker_selector", "wake_time"):
             actor.ClearField(name)
             if given.HasField(name):
@@ -113,8 +115,16 @@ async def update(ctx: Context, request: pb.UpdateActorRequest) -> pb.Actor:
     return (await ctx.store.transact(replace)).value
 
 
-def _repoint(tx: Tx, row: Row[pb.Actor], given: pb.Actor) -> None:
-    """A change of template: only while SUSPENDED, and only to one that can take over the durable data."""
+def _set_expiry(actor: pb.Actor, template: pb.ActorTemplate, created: float) -> None:
+    """`created` in Unix time, seconds. Golden actors end when their snapshot is taken."""
+    actor.ClearField("expire_time")
+    if template.lifecycle.HasField("max_lifetime") and actor.metadata.atespace != GOLDEN_ATESPACE:
+        life = template.lifecycle.max_lifetime.ToNanoseconds()
+        actor.expire_time.FromNanoseconds(int(created * 1e9) + life)
+
+
+def _repoint(tx: Tx, row: Row[pb.Actor], given: pb.Actor) -> Row[pb.ActorTemplate]:
+    """A change of template: only while SUSPENDED, and only to one that can take over the durable data. The new one."""
     target = f"{given.actor_template.atespace}/{given.actor_template.name}"
     if row.value.status.state != pb.ACTOR_STATE_SUSPENDED:
         state = pb.ActorState.Name(row.value.status.state).removeprefix("ACTOR_STATE_")
@@ -124,7 +134,7 @@ def _repoint(tx: Tx, row: Row[pb.Actor], given: pb.Actor) -> None:
         raise FailedPrecondition(f"actor template not found: {target}")
     old = tx.get(TEMPLATES, key_of(row.value.actor_template))
     if old is None:
-        return
+        return new
     if old.value.sandbox_config != new.value.sandbox_config:
         raise FailedPrecondition(f"template {target} has another sandbox_config than {old.key}")
     same_volumes = list(old.value.volumes) == list(new.value.volumes) and _mounts(old.value) == _mounts(new.value)
@@ -132,6 +142,7 @@ def _repoint(tx: Tx, row: Row[pb.Actor], given: pb.Actor) -> None:
         raise FailedPrecondition(f"template {target} has other volumes or mounts than {old.key}")
     if old.value.snapshots_config.storage_location != new.value.snapshots_config.storage_location:
         raise FailedPrecondition(f"template {target} has another storage_location than {old.key}")
+    return new
 
 
 def _mounts(template: pb.ActorTemplate) -> dict[str, list[tuple[str, str]]]:
@@ -141,8 +152,8 @@ def _mounts(template: pb.ActorTemplate) -> dict[str, list[tuple[str, str]]]:
 async def list_(ctx: Context, request: pb.ListActorsRequest) -> pb.ListActorsResponse:
     problems = Problems()
     problems.short("atespace", request.atespace, required=False)
-    problems.raise_if_any()
     items, token = await paging.page(
+        problems,
         ctx.store.page_key,
         f"actors:{request.atespace}",
         request.page_size,

@@ -21,10 +21,27 @@ IN_TRANSITION: Final = frozenset(
 TRANSITION: Final = "in-transition"
 """Owner under which actors with unfinished workflows are found after a restart, however many others there are."""
 
+SLEEPING: Final = frozenset({pb.ACTOR_STATE_SUSPENDED, pb.ACTOR_STATE_PAUSED})
+
+
+def _due(actor: pb.Actor) -> float | None:
+    """When the timers look at the actor: to wake or delete it, or to forget a wake time that found it awake."""
+    status, times = actor.status.state, []
+    if actor.HasField("expire_time") and status != pb.ACTOR_STATE_DELETING:
+        times.append(actor.expire_time.ToNanoseconds() / 1e9)
+    if actor.HasField("wake_time") and (status in SLEEPING or status == pb.ACTOR_STATE_RUNNING):
+        times.append(actor.wake_time.ToNanoseconds() / 1e9)
+    return min(times, default=None)
+
+
 ATESPACES: Final = Kind("atespace", pb.Atespace)
 TEMPLATES: Final = Kind("actor-template", pb.ActorTemplate, watched=True)
 ACTORS: Final = Kind(
-    "actor", pb.Actor, watched=True, owner=lambda actor: TRANSITION if actor.status.state in IN_TRANSITION else ""
+    "actor",
+    pb.Actor,
+    watched=True,
+    owner=lambda actor: TRANSITION if actor.status.state in IN_TRANSITION else "",
+    due=_due,
 )
 EGRESS: Final = Kind("egress-policy", pb.EgressPolicy)
 """Under the key of its actor, and deleted with it."""
@@ -35,6 +52,8 @@ ASSIGNMENTS: Final = Kind("assignment", pb.ActorAssignment, owner=lambda assignm
 POOLS: Final = Kind("worker-pool", pb.WorkerPool, watched=True)
 CONFIGS: Final = Kind("sandbox-config", pb.SandboxRuntimeConfig)
 NODES: Final = Kind("node", node_pb2.Node, has_metadata=False)
+CPU_FEATURES: Final = Kind("cpu-features", node_pb2.CpuFeatures, has_metadata=False)
+"""Under their id: what snapshots say of the CPU they were taken on, and nodes of theirs."""
 
 
 def key_of(ref: pb.ObjectRef | pb.ResourceMetadata | Ref) -> Key:

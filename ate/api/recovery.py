@@ -10,6 +10,7 @@ import trio
 
 from ate.api.context import Context
 from ate.api.kinds import ACTORS, ASSIGNMENTS, TRANSITION, WORKERS, key_of
+from ate.api.pauses import Pauses
 from ate.api.workflows import resume, revert, steps, suspend
 from ate.api.workflows import workers as worker_workflows
 from ate.errors import AteError, NotFound
@@ -22,7 +23,6 @@ log = Logger("ate.api")
 
 INTERVAL = 2.0
 """Seconds between looks: with a step's own time it keeps recovery well under the promised 30 s."""
-_MOST_PAUSE = 30.0
 
 
 class Recovery:
@@ -30,8 +30,7 @@ class Recovery:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._pauses: dict[str, tuple[float, float]] = {}
-        """actor uid -> (not before this trio time, the pause after that)."""
+        self._pauses = Pauses()
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -61,12 +60,10 @@ class Recovery:
 
     async def _actors(self, nursery: trio.Nursery) -> None:
         rows = await self._ctx.store.scan_owned(ACTORS, TRANSITION)
-        waiting = {row.uid for row in rows}
-        self._pauses = {uid: pause for uid, pause in self._pauses.items() if uid in waiting}
+        self._pauses.keep_only({row.uid for row in rows})
         for row in rows:
             ref = Ref(row.key.scope, row.key.name)
-            not_before, _ = self._pauses.get(row.uid, (0.0, 0.0))
-            if not self._ctx.operations.busy(steps.lease_key(ref)) and trio.current_time() >= not_before:
+            if not self._ctx.operations.busy(steps.lease_key(ref)) and self._pauses.over(row.uid):
                 nursery.start_soon(self._finish, row, ref)
 
     async def _finish(self, row: Row[pb.Actor], ref: Ref) -> None:
@@ -86,6 +83,5 @@ class Recovery:
         except NotFound:
             pass
         except AteError as error:
-            pause = min(max(2 * self._pauses.get(row.uid, (0.0, 0.5))[1], 1.0), _MOST_PAUSE)
-            self._pauses[row.uid] = (trio.current_time() + pause, pause)
+            self._pauses.failed(row.uid)
             log.warning("interrupted work not finished yet", actor=str(ref), state=state, error=error.message)

@@ -18,6 +18,7 @@ from ate.api.golden import Golden
 from ate.api.nodes import open_nodes
 from ate.api.recovery import Recovery
 from ate.api.services import ActorCrashes, ActorIdentity, ActorLogs, Debug, NodeRegistry, Provider, WorkerService
+from ate.api.timers import Timers
 from ate.api.worker_cache import WorkerCache
 from ate.api.workflows.operations import LONGEST, Operations
 from ate.identity.tls import Identity
@@ -63,6 +64,7 @@ async def run_api(
         nursery.start_soon(workers.run)
         nursery.start_soon(Golden(ctx, nursery).run)
         nursery.start_soon(Recovery(ctx).run)
+        nursery.start_soon(Timers(ctx).run)
         gate = Gate(config.trust_domain)
         services: list[IServable] = [
             Control(ctx, gate),

@@ -109,14 +109,19 @@ def _parser() -> argparse.ArgumentParser:
     create.add_argument("names", nargs="*", metavar="name")
     create.add_argument("-t", "--template", default="", help="actor: ATESPACE/NAME of its template")
     create.add_argument("--tag", default="", help="actor: ATESPACE/NAME of the tag to start from")
+    create.add_argument(
+        "--wake-at", default="", help="actor: when to wake it, as a time (…T08:00:00Z) or +90s, +5m, +2h"
+    )
     create.add_argument("--actor", default="", help="tag: the actor to copy")
     create.add_argument("--scope", default="atespace", choices=("atespace", "published"), help="tag: who may use it")
     create.add_argument("-f", "--filename", action="append", default=[], help="actor-template: YAML file, - for stdin")
 
-    update = _client(commands, "update", "change a tag's scope")
+    update = _client(commands, "update", "change a tag's scope, or an actor's template or wake-up time")
     update.add_argument("type", choices=_types())
     update.add_argument("names", nargs="*", metavar="name")
-    update.add_argument("--scope", default="atespace", choices=("atespace", "published"))
+    update.add_argument("--scope", default="atespace", choices=("atespace", "published"), help="tag: who may use it")
+    update.add_argument("-t", "--template", default="", help="actor: ATESPACE/NAME of its new template")
+    update.add_argument("--wake-at", default="", help="actor: a time (2026-01-31T08:00:00Z), +90s, +5m, +2h, or never")
 
     delete = _client(commands, "delete", "remove resources")
     delete.add_argument("type", choices=_types())

@@ -311,6 +311,7 @@ def _run_ateom(options: argparse.Namespace, root: Path, node: str) -> int:
 async def _ateom(options: argparse.Namespace, root: Path, node: str, tunnel: socket.socket) -> None:
     from ate.identity.client import Request, open_identity
     from ate.node.ateom import AteomConfig, run_ateom
+    from ate.node.idle import suspend_when_idle
     from ate.node.support import report_capacity, report_crash, support_channel, suspend_before_the_end
     from ate.node.worker import Worker
 
@@ -354,3 +355,4 @@ async def _ateom(options: argparse.Namespace, root: Path, node: str, tunnel: soc
         cpu, memory = int(options.cpu_milli), int(options.memory_bytes)
         nursery.start_soon(functools.partial(report_capacity, agent, cpu_milli=cpu, memory_bytes=memory))
         nursery.start_soon(suspend_before_the_end, agent, worker, stopping)
+        nursery.start_soon(suspend_when_idle, agent, worker)

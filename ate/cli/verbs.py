@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,7 @@ async def _create_actor(api: Api, options: argparse.Namespace) -> pb.Actor:
     if options.tag:
         tag = _ref("Tag", options.tag, options)
         actor.source_tag.CopyFrom(pb.ObjectRef(atespace=tag.atespace, name=tag.name))
+    _set_wake_time(actor, options.wake_at)
     return await api.control.CreateActor(pb.CreateActorRequest(actor=actor), timeout=SHORT)
 
 
@@ -252,14 +254,43 @@ async def _create_tag(api: Api, options: argparse.Namespace) -> pb.Tag:
 
 
 async def update(api: Api, options: argparse.Namespace) -> int:
-    """Tags: the scope. Actors: template or wake-up selector by file is what `apply` is for."""
-    if TYPES[options.type] != "Tag":
+    """Tags: the scope. Actors: template and wake-up time."""
+    kind = TYPES[options.type]
+    if kind not in ("Tag", "Actor"):
         raise InvalidArgument(f"update does not take {options.type}: use `ate apply -f FILE`")
-    tag = await _get_one(api, "Tag", _ref("Tag", _one_name(options), options))
-    tag.scope = _scope(options)
-    tag = await api.control.UpdateTag(pb.UpdateTagRequest(tag=tag), timeout=SHORT)
-    print(f"{output.name(tag)} updated")
+    ref = _ref(kind, _one_name(options), options)
+    made: Any
+    if kind == "Tag":
+        tag = await _get_one(api, "Tag", ref)
+        tag.scope = _scope(options)
+        made = await api.control.UpdateTag(pb.UpdateTagRequest(tag=tag), timeout=SHORT)
+    else:
+        if not options.template and not options.wake_at:
+            raise InvalidArgument("update actor changes --template or --wake-at: give one of them")
+        actor = await _get_one(api, "Actor", ref)
+        if options.template:
+            template = _ref("ActorTemplate", options.template, options)
+            actor.actor_template.CopyFrom(pb.ObjectRef(atespace=template.atespace, name=template.name))
+        _set_wake_time(actor, options.wake_at)
+        made = await api.control.UpdateActor(pb.UpdateActorRequest(actor=actor), timeout=SHORT)
+    print(f"{output.name(made)} updated")
     return 0
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _set_wake_time(actor: pb.Actor, given: str) -> None:
+    """`given`: RFC 3339, `+NUMBER` with s, m, h or d, `never`, or empty for no change."""
+    if given == "never":
+        actor.ClearField("wake_time")
+    elif given.startswith("+") and given[1:-1].isdecimal() and given[-1] in _UNITS:
+        actor.wake_time.FromNanoseconds(time.time_ns() + int(given[1:-1]) * _UNITS[given[-1]] * 10**9)
+    elif given:
+        try:
+            actor.wake_time.FromJsonString(given)
+        except ValueError:
+            raise InvalidArgument(f"--wake-at: {given!r} is no time (2026-01-31T08:00:00Z), delay (+5m) or never")
 
 
 def _read_files(filenames: list[str]) -> list[Any]:

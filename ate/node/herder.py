@@ -261,6 +261,8 @@ class Herder(AteomHerderBase):
             "memory_bytes": request.memory_bytes,
             "actor_dirs": dirs.to_proto(),
         }
+        if request.HasField("idle_timeout"):
+            fields["idle_timeout"] = request.idle_timeout
         call: dict[str, Any] = {"timeout": ATEOM_TIMEOUT, "metadata": {OPERATION_ID_METADATA: op}}
         if restore is None:
             await stub.RunWorkload(ateom_pb2.RunWorkloadRequest(**fields), **call)

@@ -167,6 +167,16 @@ class Worker:
                 await self.terminate(self.active.uid)
             await self._spare.drop()
 
+    def idle_at(self) -> float | None:
+        """trio's time at which the actor has been quiet for its template's idle timeout; None: not as things stand."""
+        active = self.active
+        if active is None or not active.request.HasField("idle_timeout"):
+            return None
+        quiet_since = self._tunnel.admission.quiet_since()
+        if quiet_since is None:
+            return None
+        return quiet_since + active.request.idle_timeout.ToNanoseconds() / 1e9
+
     async def sample(self, actor_uid: str) -> tuple[Active, Stats | None]:
         """Resource use of the actor; NotFound when it is not here."""
         active = self.active

@@ -188,14 +188,16 @@ class Limits(_message.Message):
     def __init__(self, name: _Optional[str] = ..., quantity: _Optional[str] = ...) -> None: ...
 
 class ExternalSnapshot(_message.Message):
-    __slots__ = ("snapshot_uri", "content_scope", "actor_template_uid")
+    __slots__ = ("snapshot_uri", "content_scope", "actor_template_uid", "cpu_features_id")
     SNAPSHOT_URI_FIELD_NUMBER: _ClassVar[int]
     CONTENT_SCOPE_FIELD_NUMBER: _ClassVar[int]
     ACTOR_TEMPLATE_UID_FIELD_NUMBER: _ClassVar[int]
+    CPU_FEATURES_ID_FIELD_NUMBER: _ClassVar[int]
     snapshot_uri: str
     content_scope: SnapshotContentScope
     actor_template_uid: str
-    def __init__(self, snapshot_uri: _Optional[str] = ..., content_scope: _Optional[_Union[SnapshotContentScope, str]] = ..., actor_template_uid: _Optional[str] = ...) -> None: ...
+    cpu_features_id: str
+    def __init__(self, snapshot_uri: _Optional[str] = ..., content_scope: _Optional[_Union[SnapshotContentScope, str]] = ..., actor_template_uid: _Optional[str] = ..., cpu_features_id: _Optional[str] = ...) -> None: ...
 
 class LocalSnapshot(_message.Message):
     __slots__ = ("snapshot_name", "node_vms_with_local_snapshots", "content_scope")
@@ -272,14 +274,16 @@ class ActorTemplate(_message.Message):
     def __init__(self, metadata: _Optional[_Union[ResourceMetadata, _Mapping]] = ..., worker_selector: _Optional[_Union[Selector, _Mapping]] = ..., containers: _Optional[_Iterable[_Union[Container, _Mapping]]] = ..., volumes: _Optional[_Iterable[_Union[Volume, _Mapping]]] = ..., snapshots_config: _Optional[_Union[SnapshotsConfig, _Mapping]] = ..., sandbox_config: _Optional[_Union[SandboxConfig, _Mapping]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., status: _Optional[_Union[ActorTemplateStatus, _Mapping]] = ..., lifecycle: _Optional[_Union[Lifecycle, _Mapping]] = ...) -> None: ...
 
 class Lifecycle(_message.Message):
-    __slots__ = ("idle_timeout", "drain_grace", "on_crash")
+    __slots__ = ("idle_timeout", "drain_grace", "on_crash", "max_lifetime")
     IDLE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     DRAIN_GRACE_FIELD_NUMBER: _ClassVar[int]
     ON_CRASH_FIELD_NUMBER: _ClassVar[int]
+    MAX_LIFETIME_FIELD_NUMBER: _ClassVar[int]
     idle_timeout: _duration_pb2.Duration
     drain_grace: _duration_pb2.Duration
     on_crash: OnCrash
-    def __init__(self, idle_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., drain_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., on_crash: _Optional[_Union[OnCrash, str]] = ...) -> None: ...
+    max_lifetime: _duration_pb2.Duration
+    def __init__(self, idle_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., drain_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., on_crash: _Optional[_Union[OnCrash, str]] = ..., max_lifetime: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ActorTemplateStatus(_message.Message):
     __slots__ = ("golden_snapshot_status",)
@@ -500,20 +504,22 @@ class ListActorTemplatesResponse(_message.Message):
     def __init__(self, actor_templates: _Optional[_Iterable[_Union[ActorTemplate, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Actor(_message.Message):
-    __slots__ = ("metadata", "actor_template", "worker_selector", "source_tag", "status", "wake_time")
+    __slots__ = ("metadata", "actor_template", "worker_selector", "source_tag", "status", "wake_time", "expire_time")
     METADATA_FIELD_NUMBER: _ClassVar[int]
     ACTOR_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     WORKER_SELECTOR_FIELD_NUMBER: _ClassVar[int]
     SOURCE_TAG_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     WAKE_TIME_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
     metadata: ResourceMetadata
     actor_template: ObjectRef
     worker_selector: Selector
     source_tag: ObjectRef
     status: ActorStatus
     wake_time: _timestamp_pb2.Timestamp
-    def __init__(self, metadata: _Optional[_Union[ResourceMetadata, _Mapping]] = ..., actor_template: _Optional[_Union[ObjectRef, _Mapping]] = ..., worker_selector: _Optional[_Union[Selector, _Mapping]] = ..., source_tag: _Optional[_Union[ObjectRef, _Mapping]] = ..., status: _Optional[_Union[ActorStatus, _Mapping]] = ..., wake_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    expire_time: _timestamp_pb2.Timestamp
+    def __init__(self, metadata: _Optional[_Union[ResourceMetadata, _Mapping]] = ..., actor_template: _Optional[_Union[ObjectRef, _Mapping]] = ..., worker_selector: _Optional[_Union[Selector, _Mapping]] = ..., source_tag: _Optional[_Union[ObjectRef, _Mapping]] = ..., status: _Optional[_Union[ActorStatus, _Mapping]] = ..., wake_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ActorStatus(_message.Message):
     __slots__ = ("state", "worker_assignment", "in_progress_snapshot_uri", "external_snapshot", "local_snapshot", "actor_volumes", "in_progress_local_snapshot_name", "crash")

@@ -1,3 +1,6 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -103,7 +106,7 @@ class RequestActorSuspendResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class RunRequest(_message.Message):
-    __slots__ = ("target_ateom_uid", "atespace", "actor_name", "actor_uid", "actor_template_atespace", "actor_template_name", "spec", "sandbox_assets", "egress_gateway", "cpu_milli", "memory_bytes")
+    __slots__ = ("target_ateom_uid", "atespace", "actor_name", "actor_uid", "actor_template_atespace", "actor_template_name", "spec", "sandbox_assets", "egress_gateway", "cpu_milli", "memory_bytes", "idle_timeout")
     TARGET_ATEOM_UID_FIELD_NUMBER: _ClassVar[int]
     ATESPACE_FIELD_NUMBER: _ClassVar[int]
     ACTOR_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +118,7 @@ class RunRequest(_message.Message):
     EGRESS_GATEWAY_FIELD_NUMBER: _ClassVar[int]
     CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IDLE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     target_ateom_uid: str
     atespace: str
     actor_name: str
@@ -126,7 +130,8 @@ class RunRequest(_message.Message):
     egress_gateway: EgressGateway
     cpu_milli: int
     memory_bytes: int
-    def __init__(self, target_ateom_uid: _Optional[str] = ..., atespace: _Optional[str] = ..., actor_name: _Optional[str] = ..., actor_uid: _Optional[str] = ..., actor_template_atespace: _Optional[str] = ..., actor_template_name: _Optional[str] = ..., spec: _Optional[_Union[WorkloadSpec, _Mapping]] = ..., sandbox_assets: _Optional[_Union[SandboxAssets, _Mapping]] = ..., egress_gateway: _Optional[_Union[EgressGateway, _Mapping]] = ..., cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    idle_timeout: _duration_pb2.Duration
+    def __init__(self, target_ateom_uid: _Optional[str] = ..., atespace: _Optional[str] = ..., actor_name: _Optional[str] = ..., actor_uid: _Optional[str] = ..., actor_template_atespace: _Optional[str] = ..., actor_template_name: _Optional[str] = ..., spec: _Optional[_Union[WorkloadSpec, _Mapping]] = ..., sandbox_assets: _Optional[_Union[SandboxAssets, _Mapping]] = ..., egress_gateway: _Optional[_Union[EgressGateway, _Mapping]] = ..., cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., idle_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class RunResponse(_message.Message):
     __slots__ = ()
@@ -163,7 +168,7 @@ class CheckpointResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class RestoreRequest(_message.Message):
-    __slots__ = ("target_ateom_uid", "atespace", "actor_name", "actor_uid", "actor_template_atespace", "actor_template_name", "spec", "type", "local_config", "external_config", "scope", "golden_snapshot_uri", "egress_gateway", "cpu_milli", "memory_bytes", "sandbox_assets")
+    __slots__ = ("target_ateom_uid", "atespace", "actor_name", "actor_uid", "actor_template_atespace", "actor_template_name", "spec", "type", "local_config", "external_config", "scope", "golden_snapshot_uri", "egress_gateway", "cpu_milli", "memory_bytes", "sandbox_assets", "idle_timeout")
     TARGET_ATEOM_UID_FIELD_NUMBER: _ClassVar[int]
     ATESPACE_FIELD_NUMBER: _ClassVar[int]
     ACTOR_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +185,7 @@ class RestoreRequest(_message.Message):
     CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     SANDBOX_ASSETS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     target_ateom_uid: str
     atespace: str
     actor_name: str
@@ -196,7 +202,8 @@ class RestoreRequest(_message.Message):
     cpu_milli: int
     memory_bytes: int
     sandbox_assets: SandboxAssets
-    def __init__(self, target_ateom_uid: _Optional[str] = ..., atespace: _Optional[str] = ..., actor_name: _Optional[str] = ..., actor_uid: _Optional[str] = ..., actor_template_atespace: _Optional[str] = ..., actor_template_name: _Optional[str] = ..., spec: _Optional[_Union[WorkloadSpec, _Mapping]] = ..., type: _Optional[_Union[CheckpointType, str]] = ..., local_config: _Optional[_Union[LocalCheckpointConfiguration, _Mapping]] = ..., external_config: _Optional[_Union[ExternalCheckpointConfiguration, _Mapping]] = ..., scope: _Optional[_Union[SnapshotScope, str]] = ..., golden_snapshot_uri: _Optional[str] = ..., egress_gateway: _Optional[_Union[EgressGateway, _Mapping]] = ..., cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., sandbox_assets: _Optional[_Union[SandboxAssets, _Mapping]] = ...) -> None: ...
+    idle_timeout: _duration_pb2.Duration
+    def __init__(self, target_ateom_uid: _Optional[str] = ..., atespace: _Optional[str] = ..., actor_name: _Optional[str] = ..., actor_uid: _Optional[str] = ..., actor_template_atespace: _Optional[str] = ..., actor_template_name: _Optional[str] = ..., spec: _Optional[_Union[WorkloadSpec, _Mapping]] = ..., type: _Optional[_Union[CheckpointType, str]] = ..., local_config: _Optional[_Union[LocalCheckpointConfiguration, _Mapping]] = ..., external_config: _Optional[_Union[ExternalCheckpointConfiguration, _Mapping]] = ..., scope: _Optional[_Union[SnapshotScope, str]] = ..., golden_snapshot_uri: _Optional[str] = ..., egress_gateway: _Optional[_Union[EgressGateway, _Mapping]] = ..., cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., sandbox_assets: _Optional[_Union[SandboxAssets, _Mapping]] = ..., idle_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class RestoreResponse(_message.Message):
     __slots__ = ()

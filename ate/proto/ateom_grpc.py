@@ -9,6 +9,7 @@ import grpclib.client
 if typing.TYPE_CHECKING:
     import grpclib.server
 
+import google.protobuf.duration_pb2
 from ate.proto import ateom_pb2
 
 

@@ -1,3 +1,6 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -37,7 +40,7 @@ STATS_SOURCE_CGROUP: StatsSource
 STATS_SOURCE_GUEST_AGENT: StatsSource
 
 class RunWorkloadRequest(_message.Message):
-    __slots__ = ("atespace", "actor_name", "actor_uid", "actor_template_atespace", "actor_template_name", "runsc_path", "spec", "runtime_asset_paths", "egress_gateway", "cpu_milli", "memory_bytes", "actor_dirs")
+    __slots__ = ("atespace", "actor_name", "actor_uid", "actor_template_atespace", "actor_template_name", "runsc_path", "spec", "runtime_asset_paths", "egress_gateway", "cpu_milli", "memory_bytes", "actor_dirs", "idle_timeout")
     class RuntimeAssetPathsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +60,7 @@ class RunWorkloadRequest(_message.Message):
     CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     ACTOR_DIRS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     atespace: str
     actor_name: str
     actor_uid: str
@@ -69,7 +73,8 @@ class RunWorkloadRequest(_message.Message):
     cpu_milli: int
     memory_bytes: int
     actor_dirs: ActorDirs
-    def __init__(self, atespace: _Optional[str] = ..., actor_name: _Optional[str] = ..., actor_uid: _Optional[str] = ..., actor_template_atespace: _Optional[str] = ..., actor_template_name: _Optional[str] = ..., runsc_path: _Optional[str] = ..., spec: _Optional[_Union[WorkloadSpec, _Mapping]] = ..., runtime_asset_paths: _Optional[_Mapping[str, str]] = ..., egress_gateway: _Optional[_Union[EgressGateway, _Mapping]] = ..., cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., actor_dirs: _Optional[_Union[ActorDirs, _Mapping]] = ...) -> None: ...
+    idle_timeout: _duration_pb2.Duration
+    def __init__(self, atespace: _Optional[str] = ..., actor_name: _Optional[str] = ..., actor_uid: _Optional[str] = ..., actor_template_atespace: _Optional[str] = ..., actor_template_name: _Optional[str] = ..., runsc_path: _Optional[str] = ..., spec: _Optional[_Union[WorkloadSpec, _Mapping]] = ..., runtime_asset_paths: _Optional[_Mapping[str, str]] = ..., egress_gateway: _Optional[_Union[EgressGateway, _Mapping]] = ..., cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., actor_dirs: _Optional[_Union[ActorDirs, _Mapping]] = ..., idle_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class RunWorkloadResponse(_message.Message):
     __slots__ = ()
@@ -117,7 +122,7 @@ class CheckpointWorkloadResponse(_message.Message):
     def __init__(self, snapshot_files: _Optional[_Iterable[str]] = ..., data_snapshot_files: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RestoreWorkloadRequest(_message.Message):
-    __slots__ = ("atespace", "actor_name", "actor_uid", "actor_template_atespace", "actor_template_name", "runsc_path", "spec", "snapshot_uri", "runtime_asset_paths", "scope", "egress_gateway", "golden_snapshot_uri", "cpu_milli", "memory_bytes", "actor_dirs")
+    __slots__ = ("atespace", "actor_name", "actor_uid", "actor_template_atespace", "actor_template_name", "runsc_path", "spec", "snapshot_uri", "runtime_asset_paths", "scope", "egress_gateway", "golden_snapshot_uri", "cpu_milli", "memory_bytes", "actor_dirs", "idle_timeout")
     class RuntimeAssetPathsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +145,7 @@ class RestoreWorkloadRequest(_message.Message):
     CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     ACTOR_DIRS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     atespace: str
     actor_name: str
     actor_uid: str
@@ -155,7 +161,8 @@ class RestoreWorkloadRequest(_message.Message):
     cpu_milli: int
     memory_bytes: int
     actor_dirs: ActorDirs
-    def __init__(self, atespace: _Optional[str] = ..., actor_name: _Optional[str] = ..., actor_uid: _Optional[str] = ..., actor_template_atespace: _Optional[str] = ..., actor_template_name: _Optional[str] = ..., runsc_path: _Optional[str] = ..., spec: _Optional[_Union[WorkloadSpec, _Mapping]] = ..., snapshot_uri: _Optional[str] = ..., runtime_asset_paths: _Optional[_Mapping[str, str]] = ..., scope: _Optional[_Union[SnapshotScope, str]] = ..., egress_gateway: _Optional[_Union[EgressGateway, _Mapping]] = ..., golden_snapshot_uri: _Optional[str] = ..., cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., actor_dirs: _Optional[_Union[ActorDirs, _Mapping]] = ...) -> None: ...
+    idle_timeout: _duration_pb2.Duration
+    def __init__(self, atespace: _Optional[str] = ..., actor_name: _Optional[str] = ..., actor_uid: _Optional[str] = ..., actor_template_atespace: _Optional[str] = ..., actor_template_name: _Optional[str] = ..., runsc_path: _Optional[str] = ..., spec: _Optional[_Union[WorkloadSpec, _Mapping]] = ..., snapshot_uri: _Optional[str] = ..., runtime_asset_paths: _Optional[_Mapping[str, str]] = ..., scope: _Optional[_Union[SnapshotScope, str]] = ..., egress_gateway: _Optional[_Union[EgressGateway, _Mapping]] = ..., golden_snapshot_uri: _Optional[str] = ..., cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., actor_dirs: _Optional[_Union[ActorDirs, _Mapping]] = ..., idle_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class RestoreWorkloadResponse(_message.Message):
     __slots__ = ()

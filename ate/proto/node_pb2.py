@@ -24,37 +24,39 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\nnode.proto\x12\x0b\x61te.node.v1\"v\n\x13RegisterNodeRequest\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12*\n\x06\x61\x63tors\x18\x04 \x03(\x0b\x32\x1a.ate.node.v1.LocalActorRef\"<\n\rLocalActorRef\x12\x10\n\x08\x61tespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\"j\n\x14RegisterNodeResponse\x12\x19\n\x11heartbeat_seconds\x18\x01 \x01(\x05\x12\x1a\n\x12\x64\x65leted_actor_uids\x18\x02 \x03(\t\x12\x1b\n\x13\x64\x65parted_actor_uids\x18\x03 \x03(\t\"<\n\x17ReportActorCrashRequest\x12\x11\n\tactor_uid\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1a\n\x18ReportActorCrashResponse\"X\n\x04Node\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x1b\n\x13last_seen_unix_nano\x18\x04 \x01(\x03\"r\n\x14ReadActorLogsRequest\x12\x10\n\x08\x61tespace\x18\x01 \x01(\t\x12\x12\n\nactor_name\x18\x02 \x01(\t\x12\x11\n\tactor_uid\x18\x03 \x01(\t\x12\x11\n\tcontainer\x18\x04 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\"8\n\x15ReadActorLogsResponse\x12\x11\n\tcontainer\x18\x01 \x01(\t\x12\x0c\n\x04line\x18\x02 \x01(\t\"\x93\x03\n\nLocalActor\x12\x11\n\tactor_uid\x18\x01 \x01(\t\x12\x10\n\x08\x61tespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\nworker_uid\x18\x04 \x01(\t\x12\x14\n\x0coperation_id\x18\x05 \x01(\t\x12,\n\x05phase\x18\x06 \x01(\x0e\x32\x1d.ate.node.v1.LocalActor.Phase\x12\x16\n\x0esnapshot_files\x18\x07 \x03(\t\x12\x1b\n\x13\x64\x61ta_snapshot_files\x18\x08 \x03(\t\x12\x14\n\x0cruntime_json\x18\t \x01(\t\x12\x19\n\x11template_atespace\x18\n \x01(\t\x12\x15\n\rtemplate_name\x18\x0b \x01(\t\x12\x0e\n\x06images\x18\x0c \x03(\t\"m\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_STARTING\x10\x01\x12\x11\n\rPHASE_RUNNING\x10\x02\x12\x16\n\x12PHASE_CHECKPOINTED\x10\x03\x12\x0e\n\nPHASE_IDLE\x10\x04\x32\x63\n\x0cNodeRegistry\x12S\n\x0cRegisterNode\x12 .ate.node.v1.RegisterNodeRequest\x1a!.ate.node.v1.RegisterNodeResponse2o\n\x0c\x41\x63torCrashes\x12_\n\x10ReportActorCrash\x12$.ate.node.v1.ReportActorCrashRequest\x1a%.ate.node.v1.ReportActorCrashResponse2e\n\tActorLogs\x12X\n\rReadActorLogs\x12!.ate.node.v1.ReadActorLogsRequest\x1a\".ate.node.v1.ReadActorLogsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\nnode.proto\x12\x0b\x61te.node.v1\"\x8c\x01\n\x13RegisterNodeRequest\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12*\n\x06\x61\x63tors\x18\x04 \x03(\x0b\x32\x1a.ate.node.v1.LocalActorRef\x12\x14\n\x0c\x63pu_features\x18\x05 \x03(\t\"<\n\rLocalActorRef\x12\x10\n\x08\x61tespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\"j\n\x14RegisterNodeResponse\x12\x19\n\x11heartbeat_seconds\x18\x01 \x01(\x05\x12\x1a\n\x12\x64\x65leted_actor_uids\x18\x02 \x03(\t\x12\x1b\n\x13\x64\x65parted_actor_uids\x18\x03 \x03(\t\"<\n\x17ReportActorCrashRequest\x12\x11\n\tactor_uid\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1a\n\x18ReportActorCrashResponse\"q\n\x04Node\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x1b\n\x13last_seen_unix_nano\x18\x04 \x01(\x03\x12\x17\n\x0f\x63pu_features_id\x18\x05 \x01(\t\"+\n\x0b\x43puFeatures\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x03(\t\"r\n\x14ReadActorLogsRequest\x12\x10\n\x08\x61tespace\x18\x01 \x01(\t\x12\x12\n\nactor_name\x18\x02 \x01(\t\x12\x11\n\tactor_uid\x18\x03 \x01(\t\x12\x11\n\tcontainer\x18\x04 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\"8\n\x15ReadActorLogsResponse\x12\x11\n\tcontainer\x18\x01 \x01(\t\x12\x0c\n\x04line\x18\x02 \x01(\t\"\x93\x03\n\nLocalActor\x12\x11\n\tactor_uid\x18\x01 \x01(\t\x12\x10\n\x08\x61tespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\nworker_uid\x18\x04 \x01(\t\x12\x14\n\x0coperation_id\x18\x05 \x01(\t\x12,\n\x05phase\x18\x06 \x01(\x0e\x32\x1d.ate.node.v1.LocalActor.Phase\x12\x16\n\x0esnapshot_files\x18\x07 \x03(\t\x12\x1b\n\x13\x64\x61ta_snapshot_files\x18\x08 \x03(\t\x12\x14\n\x0cruntime_json\x18\t \x01(\t\x12\x19\n\x11template_atespace\x18\n \x01(\t\x12\x15\n\rtemplate_name\x18\x0b \x01(\t\x12\x0e\n\x06images\x18\x0c \x03(\t\"m\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_STARTING\x10\x01\x12\x11\n\rPHASE_RUNNING\x10\x02\x12\x16\n\x12PHASE_CHECKPOINTED\x10\x03\x12\x0e\n\nPHASE_IDLE\x10\x04\x32\x63\n\x0cNodeRegistry\x12S\n\x0cRegisterNode\x12 .ate.node.v1.RegisterNodeRequest\x1a!.ate.node.v1.RegisterNodeResponse2o\n\x0c\x41\x63torCrashes\x12_\n\x10ReportActorCrash\x12$.ate.node.v1.ReportActorCrashRequest\x1a%.ate.node.v1.ReportActorCrashResponse2e\n\tActorLogs\x12X\n\rReadActorLogs\x12!.ate.node.v1.ReadActorLogsRequest\x1a\".ate.node.v1.ReadActorLogsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'node_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REGISTERNODEREQUEST']._serialized_start=27
-  _globals['_REGISTERNODEREQUEST']._serialized_end=145
-  _globals['_LOCALACTORREF']._serialized_start=147
-  _globals['_LOCALACTORREF']._serialized_end=207
-  _globals['_REGISTERNODERESPONSE']._serialized_start=209
-  _globals['_REGISTERNODERESPONSE']._serialized_end=315
-  _globals['_REPORTACTORCRASHREQUEST']._serialized_start=317
-  _globals['_REPORTACTORCRASHREQUEST']._serialized_end=377
-  _globals['_REPORTACTORCRASHRESPONSE']._serialized_start=379
-  _globals['_REPORTACTORCRASHRESPONSE']._serialized_end=405
-  _globals['_NODE']._serialized_start=407
-  _globals['_NODE']._serialized_end=495
-  _globals['_READACTORLOGSREQUEST']._serialized_start=497
-  _globals['_READACTORLOGSREQUEST']._serialized_end=611
-  _globals['_READACTORLOGSRESPONSE']._serialized_start=613
-  _globals['_READACTORLOGSRESPONSE']._serialized_end=669
-  _globals['_LOCALACTOR']._serialized_start=672
-  _globals['_LOCALACTOR']._serialized_end=1075
-  _globals['_LOCALACTOR_PHASE']._serialized_start=966
-  _globals['_LOCALACTOR_PHASE']._serialized_end=1075
-  _globals['_NODEREGISTRY']._serialized_start=1077
-  _globals['_NODEREGISTRY']._serialized_end=1176
-  _globals['_ACTORCRASHES']._serialized_start=1178
-  _globals['_ACTORCRASHES']._serialized_end=1289
-  _globals['_ACTORLOGS']._serialized_start=1291
-  _globals['_ACTORLOGS']._serialized_end=1392
+  _globals['_REGISTERNODEREQUEST']._serialized_start=28
+  _globals['_REGISTERNODEREQUEST']._serialized_end=168
+  _globals['_LOCALACTORREF']._serialized_start=170
+  _globals['_LOCALACTORREF']._serialized_end=230
+  _globals['_REGISTERNODERESPONSE']._serialized_start=232
+  _globals['_REGISTERNODERESPONSE']._serialized_end=338
+  _globals['_REPORTACTORCRASHREQUEST']._serialized_start=340
+  _globals['_REPORTACTORCRASHREQUEST']._serialized_end=400
+  _globals['_REPORTACTORCRASHRESPONSE']._serialized_start=402
+  _globals['_REPORTACTORCRASHRESPONSE']._serialized_end=428
+  _globals['_NODE']._serialized_start=430
+  _globals['_NODE']._serialized_end=543
+  _globals['_CPUFEATURES']._serialized_start=545
+  _globals['_CPUFEATURES']._serialized_end=588
+  _globals['_READACTORLOGSREQUEST']._serialized_start=590
+  _globals['_READACTORLOGSREQUEST']._serialized_end=704
+  _globals['_READACTORLOGSRESPONSE']._serialized_start=706
+  _globals['_READACTORLOGSRESPONSE']._serialized_end=762
+  _globals['_LOCALACTOR']._serialized_start=765
+  _globals['_LOCALACTOR']._serialized_end=1168
+  _globals['_LOCALACTOR_PHASE']._serialized_start=1059
+  _globals['_LOCALACTOR_PHASE']._serialized_end=1168
+  _globals['_NODEREGISTRY']._serialized_start=1170
+  _globals['_NODEREGISTRY']._serialized_end=1269
+  _globals['_ACTORCRASHES']._serialized_start=1271
+  _globals['_ACTORCRASHES']._serialized_end=1382
+  _globals['_ACTORLOGS']._serialized_start=1384
+  _globals['_ACTORLOGS']._serialized_end=1485
 # @@protoc_insertion_point(module_scope)

@@ -8,16 +8,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterNodeRequest(_message.Message):
-    __slots__ = ("node_name", "address", "boot_id", "actors")
+    __slots__ = ("node_name", "address", "boot_id", "actors", "cpu_features")
     NODE_NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     ACTORS_FIELD_NUMBER: _ClassVar[int]
+    CPU_FEATURES_FIELD_NUMBER: _ClassVar[int]
     node_name: str
     address: str
     boot_id: str
     actors: _containers.RepeatedCompositeFieldContainer[LocalActorRef]
-    def __init__(self, node_name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., actors: _Optional[_Iterable[_Union[LocalActorRef, _Mapping]]] = ...) -> None: ...
+    cpu_features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node_name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., actors: _Optional[_Iterable[_Union[LocalActorRef, _Mapping]]] = ..., cpu_features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LocalActorRef(_message.Message):
     __slots__ = ("atespace", "name", "uid")
@@ -52,16 +54,26 @@ class ReportActorCrashResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("node_name", "address", "boot_id", "last_seen_unix_nano")
+    __slots__ = ("node_name", "address", "boot_id", "last_seen_unix_nano", "cpu_features_id")
     NODE_NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     LAST_SEEN_UNIX_NANO_FIELD_NUMBER: _ClassVar[int]
+    CPU_FEATURES_ID_FIELD_NUMBER: _ClassVar[int]
     node_name: str
     address: str
     boot_id: str
     last_seen_unix_nano: int
-    def __init__(self, node_name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., last_seen_unix_nano: _Optional[int] = ...) -> None: ...
+    cpu_features_id: str
+    def __init__(self, node_name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., last_seen_unix_nano: _Optional[int] = ..., cpu_features_id: _Optional[str] = ...) -> None: ...
+
+class CpuFeatures(_message.Message):
+    __slots__ = ("id", "features")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReadActorLogsRequest(_message.Message):
     __slots__ = ("atespace", "actor_name", "actor_uid", "container", "follow")

@@ -269,9 +269,9 @@ class Connection:
 
     async def _keepalive_loop(self, keepalive: Keepalive) -> None:
         while True:
-            silent = trio.current_time() - self._heard_at
-            if silent < keepalive.interval:
-                await trio.sleep(keepalive.interval - silent)
+            due = self._heard_at + keepalive.interval
+            if trio.current_time() < due:  # never "sleep the rest": a rest too small to move the clock would spin
+                await trio.sleep_until(due)
                 continue
             if not self.streams and not keepalive.when_idle:
                 await trio.sleep(keepalive.interval)

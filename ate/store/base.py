@@ -38,8 +38,9 @@ class Kind(Generic[M]):
     """A table, so to speak: the message its rows hold and how they are indexed.
 
     `name` is stored and must never change. `owner` gives the second key rows can be listed by (empty: none), e.g. the
-    worker of an assignment. `watched` kinds appear in the change feed. Where `has_metadata`, the message's field
-    `metadata` is an ateapi.ResourceMetadata whose uid, version and times the store sets.
+    worker of an assignment. `due` gives the Unix time in seconds by which a row wants attention (None: never).
+    `watched` kinds appear in the change feed. Where `has_metadata`, the message's field `metadata` is an
+    ateapi.ResourceMetadata whose uid, version and times the store sets.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Kind(Generic[M]):
     watched: bool = False
     has_metadata: bool = True
     owner: Callable[[M], str] | None = None
+    due: Callable[[M], float | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,10 @@ class Store(ABC):
     async def scan_owned(
         self, kind: Kind[M], owner: str, *, after: Key | None = None, limit: int = 1000
     ) -> list[Row[M]]: ...
+
+    @abstractmethod
+    async def scan_due(self, kind: Kind[M], now: float, *, limit: int = 1000) -> list[Row[M]]:
+        """At most `limit` rows whose `kind.due` is at or before `now` (Unix time in seconds), earliest first."""
 
     @abstractmethod
     def watch(

@@ -28,6 +28,10 @@ def _owner(kind: Kind[M], value: M) -> str | None:
     return kind.owner(value) or None if kind.owner is not None else None
 
 
+def _due(kind: Kind[M], value: M) -> float | None:
+    return kind.due(value) if kind.due is not None else None
+
+
 def get(db: apsw.Connection, kind: Kind[M], key: Key) -> Row[M] | None:
     found = db.execute(
         "SELECT uid, version, body FROM rows WHERE kind=? AND scope=? AND name=?", (kind.name, key.scope, key.name)
@@ -51,9 +55,15 @@ def scan_owned(db: apsw.Connection, kind: Kind[M], owner: str, after: Key | None
     return _rows(db, kind, where, [*values, limit])
 
 
-def _rows(db: apsw.Connection, kind: Kind[M], where: str, values: Iterable[Any]) -> list[Row[M]]:
+def scan_due(db: apsw.Connection, kind: Kind[M], now: float, limit: int) -> list[Row[M]]:
+    return _rows(db, kind, "kind=? AND due<=?", [kind.name, now, limit], order="due")
+
+
+def _rows(
+    db: apsw.Connection, kind: Kind[M], where: str, values: Iterable[Any], *, order: str = "scope, name"
+) -> list[Row[M]]:
     found = db.execute(
-        f"SELECT scope, name, uid, version, body FROM rows WHERE {where} ORDER BY scope, name LIMIT ?", tuple(values)
+        f"SELECT scope, name, uid, version, body FROM rows WHERE {where} ORDER BY {order} LIMIT ?", tuple(values)
     ).fetchall()
     return [Row(Key(s, n), uid, version, kind.message.FromString(body)) for s, n, uid, version, body in found]
 
@@ -72,8 +82,17 @@ class SqliteTx(Tx):
         stamp(kind, value, uid=uid, version=1, now=self._now())
         try:
             self._db.execute(
-                "INSERT INTO rows(kind, scope, name, uid, version, owner, body) VALUES (?,?,?,?,?,?,?)",
-                (kind.name, key.scope, key.name, uid, 1, _owner(kind, value), value.SerializeToString()),
+                "INSERT INTO rows(kind, scope, name, uid, version, owner, due, body) VALUES (?,?,?,?,?,?,?,?)",
+                (
+                    kind.name,
+                    key.scope,
+                    key.name,
+                    uid,
+                    1,
+                    _owner(kind, value),
+                    _due(kind, value),
+                    value.SerializeToString(),
+                ),
             )
         except apsw.ConstraintError:
             raise AlreadyExists(f"{kind.name} {key} exists already")
@@ -83,8 +102,19 @@ class SqliteTx(Tx):
         value = _copy(value)
         stamp(kind, value, uid=uid, version=version + 1, now=self._now())
         self._db.execute(
-            "UPDATE rows SET version=?, owner=?, body=? WHERE kind=? AND scope=? AND name=? AND uid=? AND version=?",
-            (version + 1, _owner(kind, value), value.SerializeToString(), kind.name, key.scope, key.name, uid, version),
+            "UPDATE rows SET version=?, owner=?, due=?, body=?"
+            " WHERE kind=? AND scope=? AND name=? AND uid=? AND version=?",
+            (
+                version + 1,
+                _owner(kind, value),
+                _due(kind, value),
+                value.SerializeToString(),
+                kind.name,
+                key.scope,
+                key.name,
+                uid,
+                version,
+            ),
         )
         if self._db.changes() == 0:
             self._explain(kind, key, uid, version)

@@ -23,4 +23,8 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     );
     CREATE INDEX outbox_by_age ON outbox (at);
     """,
+    """
+    ALTER TABLE rows ADD COLUMN due REAL;
+    CREATE INDEX rows_by_due ON rows (kind, due) WHERE due IS NOT NULL;
+    """,
 )

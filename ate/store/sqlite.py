@@ -194,6 +194,9 @@ class SqliteStore(Store):
     ) -> list[Row[M]]:
         return await self._in_lister(lambda db: rows.scan_owned(db, kind, owner, after, limit))
 
+    async def scan_due(self, kind: Kind[M], now: float, *, limit: int = 1000) -> list[Row[M]]:
+        return await self._in_lister(lambda db: rows.scan_due(db, kind, now, limit))
+
     async def _in_lister(self, read: Callable[[apsw.Connection], T]) -> T:
         if not self._threaded:
             await trio.lowlevel.checkpoint()

@@ -16,6 +16,7 @@ from ate.api import actors, atespaces, provider, templates, workers
 from ate.api.context import Context
 from ate.api.golden import Golden
 from ate.api.recovery import Recovery
+from ate.api.timers import Timers
 from ate.api.worker_cache import WorkerCache
 from ate.api.workflows import resume, suspend
 from ate.api.workflows.operations import Operations
@@ -219,13 +220,17 @@ def template(name: str = "t", **fields: object) -> pb.ActorTemplate:
     return value
 
 
+def _wall_clock() -> float:
+    return 1_700_000_000 + trio.current_time()
+
+
 @asynccontextmanager
 async def open_cluster(*, golden: bool = False, recover: bool = True) -> AsyncIterator[Cluster]:
     """A fresh control plane on an in-memory store, driven by trio's clock alone."""
     snapshots: dict[str, int] = {}
     fake = FakeNode(snapshots)
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_sqlite(":memory:", now=trio.current_time, threaded=False))
+        store = await stack.enter_async_context(open_sqlite(":memory:", now=_wall_clock, threaded=False))
         channel = await stack.enter_async_context(memory_channel(Server([fake])))
         nursery = await stack.enter_async_context(trio.open_nursery())
         cache = WorkerCache(store)
@@ -236,7 +241,7 @@ async def open_cluster(*, golden: bool = False, recover: bool = True) -> AsyncIt
             Objects(snapshots),
             cache,
             Operations(store, nursery, "test"),
-            wall_clock=lambda: 1_700_000_000 + trio.current_time(),
+            wall_clock=_wall_clock,
         )
         await atespaces.ensure_golden(ctx)
         nursery.start_soon(cache.run)
@@ -244,6 +249,7 @@ async def open_cluster(*, golden: bool = False, recover: bool = True) -> AsyncIt
             nursery.start_soon(Golden(ctx, nursery).run)
         if recover:
             nursery.start_soon(Recovery(ctx).run)
+            nursery.start_soon(Timers(ctx).run)
         await cache.ready.wait()
         demo = pb.Atespace(metadata=pb.ResourceMetadata(name="demo"))
         await atespaces.create(ctx, pb.CreateAtespaceRequest(atespace=demo))

@@ -301,7 +301,7 @@ def test_wrong_words_and_failed_wishes_get_one_helpful_line(cli: Cli, tmp_path: 
 
 def test_a_watch_shows_every_change_and_ends_quietly(cli: Cli) -> None:
     cli("create", "actor", "seen", "-a", "demo", "-t", "door")
-    # A shell's background job ignores SIGINT, and so would everything it starts: the terminal's default is what we mean.
+    # A background job of a shell ignores SIGINT, and so does all that it starts: here is a terminal's default.
     argv = ["env", "--default-signal=INT", *cli.argv("get", "actors", "-A", "-w")]
     watch = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     try:

@@ -525,3 +525,20 @@ async def test_where_the_template_says_so_the_next_request_reverts_and_is_served
         assert (await install.count("p"))["ram"] == expected
         await install.suspend("p")
         await install.resume("p")
+
+
+async def test_an_idle_actor_falls_asleep_by_itself_and_a_busy_one_does_not(install: Install) -> None:
+    lifecycle = pb.Lifecycle(idle_timeout=Duration(seconds=3), drain_grace=Duration(seconds=1))
+    await define(install, "sleepy", container("c", install.image), lifecycle=lifecycle)
+    await install.add_actor("i", "sleepy")
+    for _ in range(6):  # longer than the timeout, with something every second
+        counted = (await install.count("i"))["ram"]
+        await trio.sleep(1)
+        assert (await install.get("i")).status.state == pb.ACTOR_STATE_RUNNING
+
+    async def asleep() -> bool:
+        return (await install.get("i")).status.state == pb.ACTOR_STATE_SUSPENDED
+
+    await install.until(asleep)
+    assert (await install.count("i"))["ram"] == counted + 1, "it wakes on the next request, with its memory"
+    await install.until(asleep)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ate.errors import Aborted, AlreadyExists, DataLoss, FailedPrecondition, NotFound, OutOfRange
 from ate.proto import ateapi_pb2 as pb
 from ate.store import EventType, Key, Kind, Store, open_sqlite
+from ate.store.schema import MIGRATIONS
 
 ACTORS = Kind("actor", pb.Actor, watched=True)
 ASSIGNMENTS = Kind("assignment", pb.ActorAssignment, owner=lambda a: a.actor_template_ref.name)
@@ -150,6 +151,39 @@ async def test_rows_are_listed_by_owner(store: Store) -> None:
     await store.transact(assign)
     assert [r.key.name for r in await store.scan_owned(ASSIGNMENTS, "w1")] == ["a0", "a2"]
     assert await store.scan_owned(ASSIGNMENTS, "w3") == []
+
+
+async def test_rows_that_are_due_come_earliest_first_and_follow_their_changes(store: Store) -> None:
+    timed = Kind("timed", pb.Actor, due=lambda a: a.wake_time.seconds if a.HasField("wake_time") else None)
+
+    def at(seconds: int | None) -> pb.Actor:
+        value = pb.Actor()
+        if seconds is not None:
+            value.wake_time.seconds = seconds
+        return value
+
+    for name, seconds in (("late", 30), ("never", None), ("early", 10), ("middle", 20)):
+        await store.transact(lambda tx: tx.insert(timed, Key("s", name), at(seconds)))
+    assert [row.key.name for row in await store.scan_due(timed, 25)] == ["early", "middle"]
+    assert [row.key.name for row in await store.scan_due(timed, 99, limit=1)] == ["early"]
+    early = await store.get(timed, Key("s", "early"))
+    assert early is not None
+    await store.transact(lambda tx: tx.update(timed, early.key, at(None), uid=early.uid, version=early.version))
+    await store.transact(lambda tx: tx.delete(timed, Key("s", "middle")))
+    assert await store.scan_due(timed, 25) == []
+
+
+async def test_a_file_of_an_older_schema_is_brought_up_to_date(tmp_path: Path) -> None:
+    with apsw.Connection(str(tmp_path / "old.db")) as old:
+        old.execute(MIGRATIONS[0])
+        old.execute("PRAGMA user_version=1")
+        body = actor().SerializeToString()
+        old.execute("INSERT INTO rows VALUES ('actor','s','a','u',3,NULL,?)", (body,))
+    old.close()
+    async with open_sqlite(tmp_path / "old.db") as store:
+        row = await store.get(ACTORS, Key("s", "a"))
+        assert row is not None and row.version == 3
+        assert await store.scan_due(ACTORS, 99) == []
 
 
 async def test_a_watch_lists_marks_then_follows(store: Store) -> None:

@@ -211,3 +211,30 @@ async def test_draining_waits_for_requests_under_way_and_then_cuts_them(autojump
         assert await first.receive_some() == OK
         assert not await second.receive_some()
         nursery.cancel_scope.cancel()
+
+
+async def test_quiet_is_counted_from_the_last_byte_and_never_while_an_answer_is_awaited(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async def slow(stream: trio.abc.Stream, number: int) -> None:
+        await stream.receive_some()
+        await trio.sleep(50)
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await trio.sleep(5)
+        await stream.send_all(b"2\r\nhi\r\n")
+        await trio.sleep(1000)
+
+    async with trio.open_nursery() as nursery:
+        bench = Bench(nursery, slow)
+        admission = bench.tunnel.admission
+        assert admission.quiet_since() is not None
+        began = trio.current_time()
+        router = bench.connect()
+        await router.send_all(GET)
+        await trio.sleep(49)
+        assert admission.quiet_since() is None, "the actor works on an answer"
+        await trio.sleep(21)
+        assert admission.quiet_since() == began + 55, "an open stream counts by its bytes"
+        admission.stop()
+        assert admission.quiet_since() is None, "what is not admitted is not watched"
+        nursery.cancel_scope.cancel()

@@ -211,3 +211,5 @@ def _lifecycle(problems: Problems, path: str, value: pb.Lifecycle) -> None:
     if value.HasField("drain_grace"):
         grace = value.drain_grace.ToNanoseconds()
         problems.check(f"{path}.drain_grace", 0 <= grace <= 600 * 10**9, "must be 0..600 s")
+    if value.HasField("max_lifetime"):
+        problems.check(f"{path}.max_lifetime", value.max_lifetime.ToNanoseconds() >= 10**9, "must be at least 1 s")

@@ -28,7 +28,7 @@ from ate.errors import (
     with_reason,
 )
 from ate.log import Logger
-from ate.names import Ref
+from ate.names import GOLDEN_ATESPACE, Ref
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import atelet_pb2 as node
 from ate.store import Key, Lease, Row
@@ -102,7 +102,9 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
 
     def running(value: pb.Actor) -> None:
         value.status.state = pb.ACTOR_STATE_RUNNING
-        value.ClearField("wake_time")
+        # A time still to come stays: the actor may be asleep again by then.
+        if value.HasField("wake_time") and value.wake_time.ToNanoseconds() <= ctx.wall_clock() * 1e9:
+            value.ClearField("wake_time")
 
     try:
         actor = await steps.write(ctx, actor, lease, running)
@@ -218,6 +220,8 @@ async def _start(
         "spec": node_requests.workload(template.value, actor.value),
         "sandbox_assets": node_requests.assets(template.value, config.value),
     }
+    if template.value.lifecycle.HasField("idle_timeout") and actor.key.scope != GOLDEN_ATESPACE:
+        fields["idle_timeout"] = template.value.lifecycle.idle_timeout
     call: dict[str, Any] = {"timeout": NODE_TIMEOUT, "metadata": node_requests.metadata(claim_id)}
     source = source_of(actor.value, template.uid, boot)
     if not source.kind:

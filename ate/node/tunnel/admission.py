@@ -23,6 +23,14 @@ class Admitted:
     uid: str
 
 
+@dataclass(eq=False, slots=True)
+class UnderWay:
+    """One request: what cuts it off, and whether its final response has begun."""
+
+    scope: trio.CancelScope
+    answered: bool = False
+
+
 class Admission:
     """At most one actor is admitted at a time."""
 
@@ -31,7 +39,7 @@ class Admission:
         self.in_flight = 0
         self.last_byte = trio.current_time()
         """trio's time at which a request's or response's byte last passed."""
-        self._scopes: set[trio.CancelScope] = set()
+        self._requests: set[UnderWay] = set()
         self._idle = trio.Event()
         self._idle.set()
 
@@ -51,18 +59,28 @@ class Admission:
             return False
         return uid in ("", actor.uid) and ref in ("", str(actor.ref))
 
+    def quiet_since(self) -> float | None:
+        """Since when no byte passed, in trio's time; None while a request waits for its answer, or nobody is admitted.
+
+        A response that has begun, or an upgraded connection, counts by its bytes: an open stream may be idle.
+        """
+        if self.actor is None or any(not request.answered for request in self._requests):
+            return None
+        return self.last_byte
+
     @contextlib.contextmanager
-    def under_way(self) -> Iterator[trio.CancelScope]:
+    def under_way(self) -> Iterator[UnderWay]:
         """Counts one request while it is served; `cut` cancels its scope."""
         with trio.CancelScope() as scope:
-            self._scopes.add(scope)
+            request = UnderWay(scope)
+            self._requests.add(request)
             self.in_flight += 1
             self._idle = trio.Event() if self.in_flight == 1 else self._idle
             self.touch()
             try:
-                yield scope
+                yield request
             finally:
-                self._scopes.discard(scope)
+                self._requests.discard(request)
                 self.in_flight -= 1
                 self.touch()
                 if self.in_flight == 0:
@@ -83,9 +101,9 @@ class Admission:
 
     async def cut(self) -> int:
         """Ends every request under way at once; how many there were."""
-        cut = len(self._scopes)
-        for scope in list(self._scopes):
-            scope.cancel()
+        cut = len(self._requests)
+        for request in list(self._requests):
+            request.scope.cancel()
         with trio.move_on_after(5):
             await self._idle.wait()
         return cut

@@ -101,10 +101,15 @@ def _for_router(head: bytes, response: ResponseHead, *, chunk: bool) -> bytes:
 
 
 class Exchange:
-    """Carries one request; after `run`, says whether either connection can be used again."""
+    """Carries one request; after `run`, says whether either connection can be used again.
 
-    def __init__(self, router: Buffered, actor: Buffered, touch: Callable[[], None]) -> None:
-        self._router, self._actor, self._touch = router, actor, touch
+    `touch` is called for every piece that passes, `answered` when the final response begins.
+    """
+
+    def __init__(
+        self, router: Buffered, actor: Buffered, touch: Callable[[], None], answered: Callable[[], None] = lambda: None
+    ) -> None:
+        self._router, self._actor, self._touch, self._answered = router, actor, touch, answered
         self.response_begun = False
         self.router_reusable = False
         self.actor_reusable = False
@@ -169,6 +174,8 @@ class Exchange:
             chunk = isinstance(body, framing.EndlessBody) and request.version == b"HTTP/1.1" and response.status != 101
             self._touch()
             self.response_begun = True
+            if not interim:
+                self._answered()
             await self._router.send(_for_router(head, response, chunk=chunk))
             if not interim:
                 break

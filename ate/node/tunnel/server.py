@@ -23,7 +23,7 @@ from ate import log, names
 from ate.errors import AteError
 from ate.half_close import end_sending, receive, tell_breaks
 from ate.http_framing import BadMessage, RequestHead
-from ate.node.tunnel.admission import Admission
+from ate.node.tunnel.admission import Admission, UnderWay
 from ate.node.tunnel.exchange import Broken, Buffered, Exchange
 
 _log = log.Logger(__name__)
@@ -139,9 +139,9 @@ class Tunnel:
             reusable = body.done and framing.keeps_alive(request.version, request.headers)
             await _answer(router, status, reason, extra, keep=reusable)
             return reusable
-        with self.admission.under_way() as scope:
-            reusable = await self._forward(router, request, body)
-        if scope.cancelled_caught:
+        with self.admission.under_way() as under_way:
+            reusable = await self._forward(router, request, body, under_way)
+        if under_way.scope.cancelled_caught:
             raise Broken("actor")  # cut by a checkpoint whose grace is over
         return reusable
 
@@ -157,7 +157,7 @@ class Tunnel:
             return 421, f"actor {ref or uid} is not active on this worker", stale
         return None
 
-    async def _forward(self, router: Buffered, request: RequestHead, body: framing.Body) -> bool:
+    async def _forward(self, router: Buffered, request: RequestHead, body: framing.Body, under_way: UnderWay) -> bool:
         port = _port(request)
         outgoing = replace(
             request,
@@ -167,7 +167,7 @@ class Tunnel:
         actor = self._kept_connection(port) if request.method in _REPEATABLE and body.done else None
         if actor is not None:
             try:
-                return await self._exchange(router, actor, port, outgoing, body)
+                return await self._exchange(router, actor, port, outgoing, body, under_way)
             except Broken as error:
                 if not error.nothing_received:
                     raise
@@ -182,7 +182,7 @@ class Tunnel:
             await _answer(router, status, f"the actor does not answer on port {port}: {error}")
             return False
         try:
-            return await self._exchange(router, actor, port, outgoing, body)
+            return await self._exchange(router, actor, port, outgoing, body, under_way)
         except Broken as error:
             if not error.nothing_received:
                 raise
@@ -190,13 +190,23 @@ class Tunnel:
             return False
 
     async def _exchange(
-        self, router: Buffered, actor: Buffered, port: int, request: RequestHead, body: framing.Body
+        self,
+        router: Buffered,
+        actor: Buffered,
+        port: int,
+        request: RequestHead,
+        body: framing.Body,
+        under_way: UnderWay,
     ) -> bool:
         """One exchange over one connection, which is then kept or closed; whether the router's can be used again.
 
         Raises Broken; with `nothing_received` the actor sent no byte of a response, so another may still be sent.
         """
-        exchange = Exchange(router, actor, self.admission.touch)
+
+        def answered() -> None:
+            under_way.answered = True
+
+        exchange = Exchange(router, actor, self.admission.touch, answered)
         try:
             await exchange.run(request, body)
         except BadMessage as error:
