@@ -16,6 +16,11 @@ _SCALE: Final = {
     "Ti": Decimal(2**40), "Pi": Decimal(2**50), "Ei": Decimal(2**60),
 }  # fmt: skip
 
+_MOST: Final = Decimal(2**63)
+"""What the wire's int64 cannot hold any more; Kubernetes draws the same line."""
+_MOST_DIGITS: Final = 40
+"""Exponents beyond give nothing of use, and computing with them could take forever."""
+
 
 def parse(text: str) -> Decimal:
     """The value of a quantity, in its base unit (cores, bytes). ValueError when it is none."""
@@ -24,8 +29,15 @@ def parse(text: str) -> Decimal:
         raise ValueError(f"{text!r} is not a quantity such as 500m or 2Gi")
     number, suffix = found.group(1), found.group(2) or ""
     if suffix[:1] in ("e", "E") and len(suffix) > 1 and suffix[1:] != "i":
-        return Decimal(number) * Decimal(10) ** int(suffix[1:])
-    return Decimal(number) * _SCALE[suffix]
+        exponent = int(suffix[1:])
+        if abs(exponent) > _MOST_DIGITS:
+            raise ValueError(f"{text!r} is beyond every quantity")
+        value = Decimal(number) * Decimal(10) ** exponent
+    else:
+        value = Decimal(number) * _SCALE[suffix]
+    if abs(value) >= _MOST:
+        raise ValueError(f"{text!r} is more than a quantity can be (2^63)")
+    return value
 
 
 def milli_cpu(text: str) -> int:

@@ -68,6 +68,7 @@ async def delete(ctx: Context, request: pb.DeleteAtespaceRequest) -> pb.Atespace
 
 async def list_(ctx: Context, request: pb.ListAtespacesRequest) -> pb.ListAtespacesResponse:
     items, token = await paging.page(
+        Problems(),
         ctx.store.page_key,
         "atespaces",
         request.page_size,

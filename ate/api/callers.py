@@ -35,6 +35,13 @@ class Gate:
 
     async def __call__(self, call: Call, proceed: Callable[[], Awaitable[None]]) -> None:
         started = time.perf_counter()
+        try:
+            self._admit(call)
+            await proceed()
+        finally:
+            call.trailing_metadata[ELAPSED_TRAILER] = str(int((time.perf_counter() - started) * 1e6))
+
+    def _admit(self, call: Call) -> None:
         caller = spiffe.caller_of(call.peer.certificate)
         service = call.method.strip("/").partition("/")[0]
         if service in self._node_services:
@@ -46,10 +53,6 @@ class Gate:
             )
         if not allowed and not service.startswith("grpc."):
             raise PermissionDenied(f"{caller.spiffe_id} may not call {service}")
-        try:
-            await proceed()
-        finally:
-            call.trailing_metadata[ELAPSED_TRAILER] = str(int((time.perf_counter() - started) * 1e6))
 
 
 def node_of(call: Call) -> str:

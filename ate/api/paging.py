@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from ate.api.validation.problems import Problems
 from ate.errors import InvalidArgument
 from ate.store import Key, Row
 
@@ -19,6 +20,7 @@ DEFAULT_PAGE = 100
 MAX_PAGE = 1000
 MAX_TOKEN = 256
 _SIGNATURE_BYTES = 12
+_NOT_OURS = "not a token of this list; start again without one"
 
 
 def encode(secret: bytes, query: str, last: Key) -> str:
@@ -40,7 +42,7 @@ def decode(secret: bytes, query: str, token: str) -> Key | None:
             raise ValueError
         scope, name = body.decode().split("\0")
     except ValueError:
-        raise InvalidArgument("page_token: not a token of this list; start again without one")
+        raise InvalidArgument(f"page_token: {_NOT_OURS}")
     return Key(scope, name)
 
 
@@ -49,13 +51,26 @@ def _sign(secret: bytes, query: str, body: bytes) -> bytes:
 
 
 async def page(
-    secret: bytes, query: str, size: int, token: str, read: Callable[[Key | None, int], Awaitable[list[Row[M]]]]
+    problems: Problems,
+    secret: bytes,
+    query: str,
+    size: int,
+    token: str,
+    read: Callable[[Key | None, int], Awaitable[list[Row[M]]]],
 ) -> tuple[list[M], str]:
-    """One page of a list and the token of the next. `size` 0 is the default, above 1000 counts as 1000."""
-    if size < 0:
-        raise InvalidArgument("page_size: may not be negative")
+    """One page of a list and the token of the next. `size` 0 is the default, above 1000 counts as 1000.
+
+    What is wrong with size and token is raised together with the `problems` the request has already.
+    """
+    after: Key | None = None
+    problems.check("page_size", size >= 0, "may not be negative")
+    try:
+        after = decode(secret, query, token)
+    except InvalidArgument:
+        problems.add("page_token", _NOT_OURS)
+    problems.raise_if_any()
     size = min(size or DEFAULT_PAGE, MAX_PAGE)
-    rows = await read(decode(secret, query, token), size + 1)
+    rows = await read(after, size + 1)
     more = len(rows) > size
     rows = rows[:size]
     return [row.value for row in rows], encode(secret, query, rows[-1].key) if more else ""

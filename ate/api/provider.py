@@ -63,11 +63,11 @@ async def update_pool(ctx: Context, request: pb.UpdateWorkerPoolRequest, *, may_
             raise NotFound(f"worker pool {given.metadata.name} not found")
         expected = pb.DeleteOptions(uid=given.metadata.uid, version=given.metadata.version)
         steps.check_guards(f"worker pool {row.key}", row, expected)
-        if row.value.spec.deployment_namespace != given.spec.deployment_namespace:
-            raise InvalidArgument("worker_pool.spec.deployment_namespace: is fixed at creation")
-        fresh = _pool(given)
-        if row.value.spec.sandbox_class != fresh.spec.sandbox_class:
-            raise InvalidArgument("worker_pool.spec.sandbox_class: is fixed at creation; make another pool")
+        fresh, changes = _pool(given), Problems()
+        for field in ("deployment_namespace", "sandbox_class"):
+            same = getattr(row.value.spec, field) == getattr(fresh.spec, field)
+            changes.check(f"worker_pool.spec.{field}", same, "is fixed at creation; make another pool")
+        changes.raise_if_any()
         fresh.metadata.CopyFrom(row.value.metadata)
         fresh.status.CopyFrom(given.status if may_set_status else row.value.status)
         return tx.update(POOLS, row.key, fresh, uid=row.uid, version=row.version)
@@ -85,6 +85,7 @@ async def delete_pool(ctx: Context, request: pb.DeleteWorkerPoolRequest) -> pb.W
 
 async def list_pools(ctx: Context, request: pb.ListWorkerPoolsRequest) -> pb.ListWorkerPoolsResponse:
     items, token = await paging.page(
+        Problems(),
         ctx.store.page_key,
         "pools",
         request.page_size,
@@ -161,6 +162,7 @@ async def delete_config(ctx: Context, request: pb.DeleteSandboxConfigRequest) ->
 
 async def list_configs(ctx: Context, request: pb.ListSandboxConfigsRequest) -> pb.ListSandboxConfigsResponse:
     items, token = await paging.page(
+        Problems(),
         ctx.store.page_key,
         "sandbox-configs",
         request.page_size,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 from ate import names
 from ate.api import provider, workers
-from ate.api.actors import ref_of
 from ate.api.callers import Gate, node_of
 from ate.api.context import Context
 from ate.api.control import checked
 from ate.api.kinds import ACTORS, ASSIGNMENTS, WORKERS
 from ate.api.nodes import HEARTBEAT_SECONDS
+from ate.api.validation import resources as rules
 from ate.api.validation.problems import Problems, reject_unknown_fields
 from ate.api.workflows import steps, suspend
-from ate.errors import InvalidArgument, NotFound, PermissionDenied, Unimplemented
+from ate.errors import NotFound, PermissionDenied, Unimplemented
 from ate.identity import spiffe
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import node_pb2
@@ -20,6 +22,8 @@ from ate.proto.ateapi_grpc import ActorIdentityBase, DebugBase, ProviderBase, Wo
 from ate.proto.node_grpc import ActorCrashesBase, ActorLogsBase, NodeRegistryBase
 from ate.rpc import Call, server_streaming
 from ate.store import Key
+
+_PORT = re.compile(r"[1-9][0-9]{0,4}")
 
 
 class Provider(ProviderBase):
@@ -87,11 +91,12 @@ class WorkerService(WorkerServiceBase):
     async def RequestActorSuspend(
         self, request: pb.RequestActorSuspendRequest, call: Call
     ) -> pb.RequestActorSuspendResponse:
-        name = workers.name_of(request.HasField("worker"), request.worker)
-        ref = ref_of(request.HasField("actor"), request.actor)
         problems = Problems()
+        rules.ref(problems, "worker", request.HasField("worker"), request.worker, scoped=False)
+        rules.ref(problems, "actor", request.HasField("actor"), request.actor, scoped=True)
         problems.uuid("actor_uid", request.actor_uid)
         problems.raise_if_any()
+        name, ref = request.worker.name, names.Ref(request.actor.atespace, request.actor.name)
         actor = await steps.load(self._ctx, ref, uid=request.actor_uid)
         if actor.value.status.worker_assignment.node_name != node_of(call):
             raise NotFound(f"worker {name} does not hold actor {ref}")
@@ -125,18 +130,26 @@ class NodeRegistry(NodeRegistryBase):
 
     @checked
     async def RegisterNode(self, request: node_pb2.RegisterNodeRequest, call: Call) -> node_pb2.RegisterNodeResponse:
+        problems = Problems()
+        problems.long("node_name", request.node_name)
+        host, _, port = request.address.rpartition(":")
+        usable = host != "" and _PORT.fullmatch(port) is not None and int(port) <= 65535
+        problems.check("address", usable, f"{request.address!r} is not host:port")
+        problems.check("boot_id", request.boot_id != "", "is required")
+        problems.raise_if_any()
         if request.node_name != node_of(call):
             raise PermissionDenied(f"the caller speaks for node {node_of(call)}, not {request.node_name}")
-        host, colon, port = request.address.rpartition(":")
-        if not host or not colon or not port.isdigit():
-            raise InvalidArgument(f"address: {request.address!r} is not host:port")
+        cpu, changed = await self._ctx.cpus.register(self._ctx.store, request.node_name, request.cpu_features)
         node = node_pb2.Node(
             node_name=request.node_name,
             address=request.address,
             boot_id=request.boot_id,
             last_seen_unix_nano=int(self._ctx.wall_clock() * 1e9),
+            cpu_features_id=cpu,
         )
         await self._ctx.nodes.register(node)
+        if changed:
+            self._ctx.workers.node_changed(request.node_name)
         answer = node_pb2.RegisterNodeResponse(heartbeat_seconds=HEARTBEAT_SECONDS)
         for local in request.actors:
             row = await self._ctx.store.get(ACTORS, Key(local.atespace, local.name))
@@ -159,12 +172,13 @@ class ActorCrashes(ActorCrashesBase):
     ) -> node_pb2.ReportActorCrashResponse:
         problems = Problems()
         problems.uuid("actor_uid", request.actor_uid)
+        problems.length("reason", request.reason, 4096, required=True)
         problems.raise_if_any()
         claims = await self._ctx.store.scan_owned(ASSIGNMENTS, request.actor_uid, limit=1)
         worker = await self._ctx.store.get(WORKERS, Key("", claims[0].key.scope)) if claims else None
         if worker is None or worker.value.node_name != node_of(call):
             raise NotFound(f"no worker of node {node_of(call)} holds actor {request.actor_uid}")
-        self._ctx.last_words.keep(request.actor_uid, request.reason[:4096])
+        self._ctx.last_words.keep(request.actor_uid, request.reason)
         return node_pb2.ReportActorCrashResponse()
 
 
@@ -184,8 +198,10 @@ class ActorLogs(ActorLogsBase):
     @server_streaming
     async def ReadActorLogs(self, request: node_pb2.ReadActorLogsRequest, call: Call) -> None:
         reject_unknown_fields(request)
-        if not names.is_short(request.atespace) or not names.is_short(request.actor_name):
-            raise InvalidArgument("atespace, actor_name: both are required")
+        problems = Problems()
+        problems.short("atespace", request.atespace)
+        problems.short("actor_name", request.actor_name)
+        problems.raise_if_any()
         ref = names.Ref(request.atespace, request.actor_name)
         actor = await steps.load(self._ctx, ref)
         request.actor_uid = actor.uid

@@ -76,8 +76,8 @@ async def delete(ctx: Context, request: pb.DeleteTagRequest) -> pb.Tag:
 async def list_(ctx: Context, request: pb.ListTagsRequest) -> pb.ListTagsResponse:
     problems = Problems()
     problems.short("atespace", request.atespace, required=False)
-    problems.raise_if_any()
     items, token = await paging.page(
+        problems,
         ctx.store.page_key,
         f"tags:{request.atespace}",
         request.page_size,

@@ -84,8 +84,8 @@ async def delete(ctx: Context, request: pb.DeleteActorTemplateRequest) -> pb.Act
 async def list_(ctx: Context, request: pb.ListActorTemplatesRequest) -> pb.ListActorTemplatesResponse:
     problems = Problems()
     problems.short("atespace", request.atespace, required=False)
-    problems.raise_if_any()
     items, token = await paging.page(
+        problems,
         ctx.store.page_key,
         f"templates:{request.atespace}",
         request.page_size,

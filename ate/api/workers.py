@@ -9,7 +9,7 @@ from ate.api.validation import resources as rules
 from ate.api.validation.problems import Problems
 from ate.api.workflows import steps
 from ate.api.workflows import workers as workflows
-from ate.errors import InvalidArgument, NotFound
+from ate.errors import NotFound
 from ate.proto import ateapi_pb2 as pb
 from ate.store import Key, Row, Tx
 
@@ -73,11 +73,13 @@ async def update(ctx: Context, request: pb.UpdateWorkerRequest) -> pb.Worker:
             raise NotFound(f"worker {name} not found")
         expected = pb.DeleteOptions(uid=given.metadata.uid, version=given.metadata.version)
         steps.check_guards(f"worker {name}", row, expected)
+        changes = Problems()
         for field in _FIXED:
-            if getattr(row.value, field) != getattr(given, field):
-                raise InvalidArgument(f"worker.{field}: is fixed at creation")
-        if given.epoch < row.value.epoch:
-            raise InvalidArgument(f"worker.epoch: {given.epoch} is below the present {row.value.epoch}")
+            same = getattr(row.value, field) == getattr(given, field)
+            changes.check(f"worker.{field}", same, "is fixed at creation")
+        falls = given.epoch < row.value.epoch
+        changes.check("worker.epoch", not falls, f"{given.epoch} is below the present {row.value.epoch}")
+        changes.raise_if_any()
         row.value.epoch = given.epoch
         row.value.labels.clear()
         row.value.labels.update(given.labels)
@@ -104,6 +106,7 @@ async def drain(ctx: Context, request: pb.DrainWorkerRequest) -> pb.Worker:
 
 async def list_(ctx: Context, request: pb.ListWorkersRequest) -> pb.ListWorkersResponse:
     items, token = await paging.page(
+        Problems(),
         ctx.store.page_key,
         "workers",
         request.page_size,
@@ -116,14 +119,16 @@ async def list_(ctx: Context, request: pb.ListWorkersRequest) -> pb.ListWorkersR
 async def list_assignments(
     ctx: Context, request: pb.ListWorkerActorAssignmentsRequest
 ) -> pb.ListWorkerActorAssignmentsResponse:
-    name = name_of(request.HasField("worker"), request.worker)
-    await _load(ctx, name)
+    problems = Problems()
+    rules.ref(problems, "worker", request.HasField("worker"), request.worker, scoped=False)
+    name = request.worker.name
+
+    async def read(after: Key | None, limit: int) -> list[Row[pb.ActorAssignment]]:
+        await _load(ctx, name)
+        return await ctx.store.scan(ASSIGNMENTS, scope=name, after=after, limit=limit)
+
     items, token = await paging.page(
-        ctx.store.page_key,
-        f"assignments:{name}",
-        request.page_size,
-        request.page_token,
-        lambda after, limit: ctx.store.scan(ASSIGNMENTS, scope=name, after=after, limit=limit),
+        problems, ctx.store.page_key, f"assignments:{name}", request.page_size, request.page_token, read
     )
     return pb.ListWorkerActorAssignmentsResponse(actor_assignments=items, next_page_token=token)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2
 
 from ate import names
@@ -45,6 +47,26 @@ class Problems:
             self.check(path, not required, "is required")
         else:
             self.check(path, names.is_uuid(text), f"{text!r} is not a lower-case UUID")
+
+    def known(self, path: str, number: int, values: Collection[int]) -> None:
+        """A value of an enum; what is left out (0) stands for the default."""
+        self.check(path, number in values, f"{number} is no known value")
+
+    def timestamp(self, path: str, value: Timestamp) -> None:
+        try:
+            value.ToNanoseconds()
+        except ValueError:
+            self.add(path, "is no point in time of the years 1..9999")
+
+    def duration(self, path: str, value: Duration, *, least: int, most: int | None = None) -> None:
+        """`least` and `most` in seconds."""
+        try:
+            nanoseconds = value.ToNanoseconds()
+        except ValueError:
+            self.add(path, "is no duration")
+            return
+        ok = least * 10**9 <= nanoseconds and (most is None or nanoseconds <= most * 10**9)
+        self.check(path, ok, f"must be at least {least} s" if most is None else f"must be {least}..{most} s")
 
     def at_most(self, path: str, items: Sequence[Any] | Collection[Any], limit: int) -> None:
         self.check(path, len(items) <= limit, f"has {len(items)} entries, at most {limit} are allowed")

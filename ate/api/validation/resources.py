@@ -14,6 +14,9 @@ from ate.proto import ateapi_pb2 as pb
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _ARCHITECTURES = frozenset({"amd64", "arm64"})
 _SHA256 = re.compile(r"[a-f0-9]{64}")
+_CLOUD_HYPERVISOR = frozenset(
+    {"cloud-hypervisor", "virtiofsd", "kata-kernel", "kata-image", "kata-config", "kata-shim"}
+)
 
 
 def metadata(problems: Problems, path: str, value: pb.ResourceMetadata, *, scoped: bool) -> None:
@@ -113,6 +116,8 @@ def actor(problems: Problems, path: str, value: pb.Actor) -> None:
     ref(problems, f"{path}.actor_template", value.HasField("actor_template"), value.actor_template, scoped=True)
     if value.HasField("worker_selector"):
         selector(problems, f"{path}.worker_selector", value.worker_selector)
+    if value.HasField("wake_time"):
+        problems.timestamp(f"{path}.wake_time", value.wake_time)
     present = value.HasField("source_tag")
     ref(problems, f"{path}.source_tag", present, value.source_tag, scoped=True, required=False)
 
@@ -124,6 +129,7 @@ def worker_pool(problems: Problems, path: str, value: pb.WorkerPool) -> None:
     problems.check(f"{path}.spec", value.HasField("spec"), "is required")
     spec, template = value.spec, value.spec.template
     problems.check(f"{path}.spec.replicas", 0 <= spec.replicas <= 10000, "must be 0..10000")
+    problems.known(f"{path}.spec.sandbox_class", spec.sandbox_class, pb.SandboxClass.values())
     problems.short(f"{path}.spec.deployment_namespace", spec.deployment_namespace, required=False)
     where = f"{path}.spec.template"
     for name, mapping in (("labels", template.labels), ("annotations", template.annotations)):
@@ -134,6 +140,8 @@ def worker_pool(problems: Problems, path: str, value: pb.WorkerPool) -> None:
             reserved = domain == "ate.dev" or domain.endswith(".ate.dev")
             problems.check(f"{where}.{name}[{key}]", not reserved, "keys in ate.dev and its subdomains are reserved")
     problems.at_most(f"{where}.tolerations", template.tolerations, 16)
+    for index, entry in enumerate(template.tolerations):
+        _toleration(problems, f"{where}.tolerations[{index}]", entry)
     for kind, amounts in (("limits", template.resources.limits), ("requests", template.resources.requests)):
         for key, text in amounts.items():
             try:
@@ -144,6 +152,17 @@ def worker_pool(problems: Problems, path: str, value: pb.WorkerPool) -> None:
             limit = template.resources.limits.get(key)
             if kind == "requests" and limit is not None and amount > _or_infinite(limit):
                 problems.add(f"{where}.resources.requests[{key}]", f"{text} is above the limit {limit}")
+
+
+def _toleration(problems: Problems, path: str, value: pb.Toleration) -> None:
+    operator, effect = value.operator or "Equal", value.effect
+    problems.check(f"{path}.operator", operator in ("Exists", "Equal"), f"{operator!r} is not Exists or Equal")
+    ok = effect in ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
+    problems.check(f"{path}.effect", ok, f"{effect!r} is not NoSchedule, PreferNoSchedule or NoExecute")
+    problems.check(f"{path}.key", value.key != "" or operator == "Exists", "is required unless operator is Exists")
+    problems.check(f"{path}.value", value.value == "" or operator == "Equal", "must be empty with operator Exists")
+    timed = value.HasField("toleration_seconds")
+    problems.check(f"{path}.toleration_seconds", not timed or effect == "NoExecute", "goes with effect NoExecute only")
 
 
 def _or_infinite(text: str) -> Decimal:
@@ -157,16 +176,27 @@ def sandbox_config(problems: Problems, path: str, value: pb.SandboxRuntimeConfig
     """Field rules of SandboxConfig and its admission policy (reference, section 7)."""
     metadata(problems, f"{path}.metadata", value.metadata, scoped=False)
     spec = value.spec
+    problems.check(f"{path}.spec", value.HasField("spec"), "is required")
+    problems.known(f"{path}.spec.sandbox_class", spec.sandbox_class, pb.SandboxClass.values())
     problems.length(f"{path}.spec.pause_image", spec.pause_image, 512, required=True)
     if spec.pause_image:
         problems.check(f"{path}.spec.pause_image", "@sha256:" in spec.pause_image, "must be pinned with @sha256:")
     for arch, assets in spec.assets.items():
         where = f"{path}.spec.assets[{arch}]"
         problems.check(where, arch in _ARCHITECTURES, f"{arch!r} is not one of {sorted(_ARCHITECTURES)}")
-        if spec.sandbox_class != pb.SANDBOX_CLASS_MICROVM and assets.files:
-            named = {"gvisor", "runsc"} & set(assets.files)
-            problems.check(where, bool(named), "needs an asset named gvisor or runsc")
+        _assets(problems, where, set(assets.files), microvm=spec.sandbox_class == pb.SANDBOX_CLASS_MICROVM)
         for name, file in assets.files.items():
             problems.length(f"{where}.{name}.url", file.url, 2048, required=True)
             ok = _SHA256.fullmatch(file.sha256) is not None
             problems.check(f"{where}.{name}.sha256", ok, "must be 64 lower-case hexadecimal digits")
+
+
+def _assets(problems: Problems, path: str, names: set[str], *, microvm: bool) -> None:
+    """The files a runtime cannot do without."""
+    if not microvm:
+        problems.check(path, not names or bool({"gvisor", "runsc"} & names), "needs an asset named gvisor or runsc")
+    elif _CLOUD_HYPERVISOR & names:
+        missing = sorted(_CLOUD_HYPERVISOR - names)
+        problems.check(path, not missing, f"Cloud Hypervisor also needs {', '.join(missing)}")
+    else:
+        problems.check(path, "kernel" in names, "QEMU needs an asset named kernel")

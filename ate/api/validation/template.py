@@ -65,6 +65,7 @@ def _snapshots(problems: Problems, path: str, template: pb.ActorTemplate) -> Non
         problems.check(f"{path}.storage_location", ".." not in location.split("/"), "may not contain '..'")
     for name in ("on_pause", "on_commit"):
         problems.check(f"{path}.{name}", getattr(config, name) in (FULL, DATA), "must be FULL or DATA")
+    problems.known(f"{path}.on_resume.from_data", config.on_resume.from_data, pb.ResumeSource.values())
     wider = config.on_pause == DATA and config.on_commit == FULL
     problems.check(f"{path}.on_commit", not wider, "may not be wider than on_pause")
 
@@ -187,6 +188,7 @@ def _system_info(problems: Problems, path: str, value: pb.SystemInfoVolume) -> N
             problems.unique(f"{where}.actor_metadata.items", (item.field for item in items), "field")
             for at, item in enumerate(items):
                 problems.check(f"{where}.actor_metadata.items[{at}].field", item.field != 0, "is required")
+                problems.known(f"{where}.actor_metadata.items[{at}].field", item.field, pb.ActorMetadataField.values())
                 _file_path(problems, f"{where}.actor_metadata.items[{at}].path", item.path)
                 paths.append(item.path)
         elif kind == "trust_bundle":
@@ -207,9 +209,9 @@ def _file_path(problems: Problems, path: str, value: str) -> None:
 
 def _lifecycle(problems: Problems, path: str, value: pb.Lifecycle) -> None:
     if value.HasField("idle_timeout"):
-        problems.check(f"{path}.idle_timeout", value.idle_timeout.ToNanoseconds() >= 10**9, "must be at least 1 s")
+        problems.duration(f"{path}.idle_timeout", value.idle_timeout, least=1)
     if value.HasField("drain_grace"):
-        grace = value.drain_grace.ToNanoseconds()
-        problems.check(f"{path}.drain_grace", 0 <= grace <= 600 * 10**9, "must be 0..600 s")
+        problems.duration(f"{path}.drain_grace", value.drain_grace, least=0, most=600)
     if value.HasField("max_lifetime"):
-        problems.check(f"{path}.max_lifetime", value.max_lifetime.ToNanoseconds() >= 10**9, "must be at least 1 s")
+        problems.duration(f"{path}.max_lifetime", value.max_lifetime, least=1)
+    problems.known(f"{path}.on_crash", value.on_crash, pb.OnCrash.values())
