@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ate.api.cpus import Cpus
 from ate.api.nodes import Nodes
 from ate.api.scheduling import Affinity
 from ate.api.worker_cache import WorkerCache
@@ -54,6 +55,7 @@ class Context:
     objects: Objects
     workers: WorkerCache
     operations: Operations
+    cpus: Cpus = field(default_factory=Cpus)
     affinity: Affinity = field(default_factory=Affinity)
     last_words: LastWords = field(default_factory=LastWords)
     wall_clock: Callable[[], float] = time.time

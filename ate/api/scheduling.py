@@ -1,14 +1,15 @@
-"""Which worker an actor goes to. Pure: workers and needs in, an ordered choice out; the claim itself is a transaction.
+"""What an actor asks of a worker and what a worker has: the rules of placement, pure.
 
-A worker is eligible when its class, state, labels, node and room fit. Among those, one on a node that already holds
-the actor's snapshot or image comes first, then the least recently used.
+A worker is eligible when its class, state, labels, node and room fit. `candidates.py` chooses among those; the claim
+itself is a transaction that asks these rules again.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from ate import quantity
 from ate.proto import ateapi_pb2 as pb
@@ -25,6 +26,8 @@ class Needs:
     cpu_milli: int = 0
     memory_bytes: int = 0
     pinned_nodes: frozenset[str] | None = None
+    cpu_features: str = ""
+    """Id of the set of CPU features that the memory to be restored may rely on; empty: any CPU."""
     excluded_workers: frozenset[str] = frozenset()
     preferred_nodes: tuple[frozenset[str], ...] = ()
     """Sets of nodes in falling order of preference: those with the snapshot, those with the image."""
@@ -47,49 +50,64 @@ def amounts(resources: pb.Resources) -> tuple[int, int]:
     return cpu, memory
 
 
-def has_room(worker: pb.Worker, needs: Needs) -> bool:
-    """Room for one more actor. A zero or absent cpu or memory capacity is unconstrained (contract.md)."""
-    capacity, allocated = worker.status.capacity, worker.status.allocated
-    if allocated.actors >= max(capacity.actors, 1):
-        return False
-    for have, used, need in zip(
-        amounts(capacity.resources), amounts(allocated.resources), (needs.cpu_milli, needs.memory_bytes), strict=True
-    ):
-        if have and used + need > have:
+UNBOUNDED: Final = 1 << 62
+"""Free amount of what a worker does not limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Room of a worker: places for actors, thousandths of a core, bytes."""
+
+    actors: int
+    cpu_milli: int
+    memory_bytes: int
+
+    def holds(self, needs: Needs) -> bool:
+        return self.actors > 0 and self.cpu_milli >= needs.cpu_milli and self.memory_bytes >= needs.memory_bytes
+
+    def without(self, needs: Needs) -> Free:
+        """What is left once an actor with these needs has come."""
+
+        def rest(have: int, need: int) -> int:
+            return have if have == UNBOUNDED else have - need
+
+        cpu, memory = rest(self.cpu_milli, needs.cpu_milli), rest(self.memory_bytes, needs.memory_bytes)
+        return Free(self.actors - 1, cpu, memory)
+
+    def bucket(self) -> tuple[int, int]:
+        """Cpu and memory as powers of two, rounded down: what workers are grouped by."""
+        return max(self.cpu_milli, 0).bit_length(), max(self.memory_bytes, 0).bit_length()
+
+    @staticmethod
+    def in_bucket(bucket: tuple[int, int], needs: Needs) -> bool | None:
+        """Whether workers of the bucket hold the needs: all (True), none (False), or some may (None)."""
+        asked = (needs.cpu_milli, needs.memory_bytes)
+        if any(need >= 1 << bits for need, bits in zip(asked, bucket, strict=True)):
             return False
-    return True
+        return True if all(need <= (1 << bits) >> 1 for need, bits in zip(asked, bucket, strict=True)) else None
+
+
+def free(worker: pb.Worker) -> Free:
+    """Room of a worker. A zero or absent cpu or memory capacity is unconstrained (contract.md)."""
+    capacity, allocated = worker.status.capacity, worker.status.allocated
+    have, used = amounts(capacity.resources), amounts(allocated.resources)
+    cpu, memory = (h - u if h else UNBOUNDED for h, u in zip(have, used, strict=True))
+    return Free(max(capacity.actors, 1) - allocated.actors, cpu, memory)
+
+
+def open_to_actors(worker: pb.Worker) -> bool:
+    """Whether anything is placed on the worker at all, room aside."""
+    return worker.status.state == pb.WORKER_STATE_ACTIVE and worker.status.observed_epoch == worker.epoch
 
 
 def eligible(worker: pb.Worker, needs: Needs) -> bool:
-    """Whether the worker may host the actor at all, room aside."""
+    """Whether the worker may host the actor, room and its node's CPU aside."""
     return (
         worker.sandbox_class == needs.sandbox_class
-        and worker.status.state == pb.WORKER_STATE_ACTIVE
-        and worker.status.observed_epoch == worker.epoch
+        and open_to_actors(worker)
         and (needs.pinned_nodes is None or worker.node_name in needs.pinned_nodes)
         and all(worker.labels.get(key) == value for labels in needs.selectors for key, value in labels.items())
     )
-
-
-def choose(workers: Iterable[pb.Worker], needs: Needs) -> pb.Worker | None:
-    """The worker to try first, or None. Excluded workers are only taken when nothing else fits."""
-    best: pb.Worker | None = None
-    best_rank: tuple[int, ...] = ()
-    for worker in workers:
-        if not eligible(worker, needs) or not has_room(worker, needs):
-            continue
-        rank = _rank(worker, needs)
-        if best is None or rank < best_rank:
-            best, best_rank = worker, rank
-    return best
-
-
-def _rank(worker: pb.Worker, needs: Needs) -> tuple[int, ...]:
-    distance = next(
-        (at for at, nodes in enumerate(needs.preferred_nodes) if worker.node_name in nodes), len(needs.preferred_nodes)
-    )
-    excluded = worker.metadata.name in needs.excluded_workers
-    return int(excluded), distance, worker.metadata.update_time.ToNanoseconds()
 
 
 @dataclass

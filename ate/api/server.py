@@ -14,6 +14,7 @@ from ate.api import atespaces
 from ate.api.callers import Gate
 from ate.api.context import Context
 from ate.api.control import Control
+from ate.api.cpus import Cpus
 from ate.api.golden import Golden
 from ate.api.nodes import open_nodes
 from ate.api.recovery import Recovery
@@ -57,9 +58,11 @@ async def run_api(
         open_nodes(store, identity, config.trust_domain) as nodes,
         trio.open_nursery() as nursery,
     ):
-        workers = WorkerCache(store)
+        cpus = Cpus()
+        await cpus.load(store)
+        workers = WorkerCache(store, cpus)
         operations = Operations(store, nursery, new_uid())
-        ctx = Context(store, nodes, objects, workers, operations, wall_clock=wall_clock)
+        ctx = Context(store, nodes, objects, workers, operations, cpus, wall_clock=wall_clock)
         await atespaces.ensure_golden(ctx)
         nursery.start_soon(workers.run)
         nursery.start_soon(Golden(ctx, nursery).run)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import trio
 
+from ate.api.candidates import Candidates, Cpus
 from ate.api.kinds import WORKERS
 from ate.errors import OutOfRange
 from ate.proto import ateapi_pb2 as pb
@@ -19,11 +20,16 @@ from ate.store import EventType, Row, Store
 class WorkerCache:
     """`run` keeps it current; `ready` is set after the first listing."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, cpus: Cpus | None = None) -> None:
         self._store = store
         self._workers: dict[str, Row[pb.Worker]] = {}
+        self.candidates = Candidates(cpus)
         self.ready = trio.Event()
         self._changed = trio.Event()
+
+    @property
+    def number(self) -> int:
+        return len(self._workers)
 
     def all(self) -> Iterable[pb.Worker]:
         return (row.value for row in self._workers.values())
@@ -33,11 +39,19 @@ class WorkerCache:
         known = self._workers.get(row.key.name)
         if known is None or known.uid != row.uid or known.version < row.version:
             self._workers[row.key.name] = row
+            self.candidates.put(row.value)
             self._wake()
 
     def forget(self, name: str) -> None:
         """The row was found missing."""
         self._workers.pop(name, None)
+        self.candidates.remove(name)
+
+    def node_changed(self, node: str) -> None:
+        """The node's CPU is another one than before: its workers are sorted in anew."""
+        for row in self._workers.values():
+            if row.value.node_name == node:
+                self.candidates.put(row.value)
 
     async def wait_change(self) -> None:
         """Returns at the next change of any worker."""

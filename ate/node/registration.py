@@ -16,6 +16,7 @@ from ate.log import Logger
 from ate.names import is_uuid
 from ate.node.actor_dirs import ActorDirs
 from ate.node.ateoms import Ateoms
+from ate.node.cpu import cpu_features
 from ate.node.herder import Herder
 from ate.node.local_state import CHECKPOINTED, IDLE, LocalState
 from ate.proto import ateom_pb2, node_pb2
@@ -43,6 +44,7 @@ class Registration:
         self._root, self._node_name, self._address, self._registry = root, node_name, address, registry
         self._herder, self._state, self._ateoms = herder, state, ateoms
         self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._cpu_features = cpu_features()
         self._after = ""
 
     async def run(self) -> None:
@@ -63,6 +65,7 @@ class Registration:
             node_name=self._node_name,
             address=self._address,
             boot_id=self._boot_id,
+            cpu_features=self._cpu_features,
             actors=[node_pb2.LocalActorRef(atespace=a.atespace, name=a.name, uid=a.actor_uid) for a in idle],
         )
         answer = await self._registry.RegisterNode(request, timeout=10)

@@ -1,4 +1,4 @@
-"""Promises of the api's pure parts: validation, paging, scheduling, quantities."""
+"""Promises of the api's pure parts: validation, paging, quantities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ate import names, quantity
-from ate.api import paging, scheduling
+from ate.api import paging
 from ate.api.validation import resources as rules
 from ate.api.validation import template as template_rules
 from ate.api.validation.problems import Problems, reject_unknown_fields
@@ -180,55 +180,3 @@ def test_page_tokens_are_bound_to_their_query_and_cannot_be_forged(name: str, sc
             paging.decode(bad_secret, query, token)
     with pytest.raises(InvalidArgument, match="page_token"):
         paging.decode(secret, "actors:demo", "!" + junk.hex())
-
-
-def worker(name: str, **fields: Any) -> pb.Worker:
-    value = pb.Worker(metadata=pb.ResourceMetadata(name=name), sandbox_class="gvisor", node_name="n1", epoch=1)
-    value.status.state = pb.WORKER_STATE_ACTIVE
-    value.status.observed_epoch = 1
-    value.MergeFrom(pb.Worker(**fields))
-    return value
-
-
-def test_a_worker_must_fit_class_labels_node_state_and_room() -> None:
-    needs = scheduling.Needs("gvisor", selectors=({"a": "1"}, {"b": "2"}))
-    fit = worker("w", labels={"a": "1", "b": "2"})
-    assert scheduling.choose([fit], needs) == fit
-    for other in (
-        worker("w", labels={"a": "1"}),
-        worker("w", labels={"a": "1", "b": "2"}, status=pb.WorkerStatus(state=pb.WORKER_STATE_DRAINING)),
-        worker("w", labels={"a": "1", "b": "2"}, status=pb.WorkerStatus(allocated=pb.WorkerResources(actors=1))),
-        worker("w", labels={"a": "1", "b": "2"}, sandbox_class="microvm"),
-        worker("w", labels={"a": "1", "b": "2"}, epoch=2),
-    ):
-        assert scheduling.choose([other], needs) is None
-    assert scheduling.choose([fit], scheduling.Needs("gvisor", pinned_nodes=frozenset({"n2"}))) is None
-
-
-def limits(cpu: str, memory: str) -> pb.Resources:
-    return pb.Resources(limits=[pb.Limits(name="cpu", quantity=cpu), pb.Limits(name="memory", quantity=memory)])
-
-
-def test_room_counts_what_is_taken_and_an_undeclared_capacity_is_unconstrained() -> None:
-    needs = scheduling.Needs("gvisor", cpu_milli=600, memory_bytes=1 << 30)
-    status = pb.WorkerStatus(capacity=pb.WorkerResources(actors=4, resources=limits("1", "4Gi")))
-    assert scheduling.has_room(worker("w", status=status), needs)
-    status.allocated.CopyFrom(pb.WorkerResources(actors=1, resources=limits("500m", "1Gi")))
-    assert not scheduling.has_room(worker("w", status=status), needs)
-    assert scheduling.has_room(worker("w"), needs)
-
-
-def test_the_node_with_the_snapshot_comes_first_then_the_least_recently_used_then_one_that_failed() -> None:
-    def at(name: str, node: str, seconds: int) -> pb.Worker:
-        value = worker(name)
-        value.node_name = node
-        value.metadata.update_time.seconds = seconds
-        return value
-
-    old, new, far = at("old", "n1", 1), at("new", "n1", 9), at("far", "n2", 5)
-    assert scheduling.choose([new, far, old], scheduling.Needs("gvisor")) == old
-    preferred = (frozenset({"n2"}), frozenset({"n1"}))
-    assert scheduling.choose([new, far, old], scheduling.Needs("gvisor", preferred_nodes=preferred)) == far
-    needs = scheduling.Needs("gvisor", excluded_workers=frozenset({"old"}))
-    assert scheduling.choose([new, old], needs) == new
-    assert scheduling.choose([old], needs) == old, "better a worker that failed than none"

@@ -30,7 +30,10 @@ def bind(
     """
     tx.require_lease(lease)
     worker = tx.get(WORKERS, Key("", worker_name))
-    if worker is None or not scheduling.eligible(worker.value, needs) or not scheduling.has_room(worker.value, needs):
+    fits = (
+        worker is not None and scheduling.eligible(worker.value, needs) and scheduling.free(worker.value).holds(needs)
+    )
+    if worker is None or not fits:
         raise WorkerTaken(worker)
     if tx.scan_owned(ASSIGNMENTS, actor.uid, limit=1):
         raise Aborted(f"actor {actor.key} already holds a place on a worker: retry in a moment")

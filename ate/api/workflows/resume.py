@@ -74,7 +74,7 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
     template = await steps.template_of(ctx, actor)
     config = await steps.config_of(ctx, template)
     if state != pb.ACTOR_STATE_RESUMING:
-        actor = await _assign(ctx, actor, template, lease)
+        actor = await _assign(ctx, actor, template, lease, boot)
     elif not await ctx.store.transact(lambda tx: claims.hosts(tx, actor)):
         # It never ran there, so nothing is lost: it sleeps on, and the next try takes another worker.
         await steps.write_and_release(ctx, actor, lease, steps.back_to_sleep)
@@ -132,10 +132,13 @@ def _why_not(ref: Ref, actor: pb.Actor) -> str:
     return f"actor {ref} is {state}: it can be resumed from SUSPENDED or PAUSED only"
 
 
-async def _assign(ctx: Context, actor: Row[pb.Actor], template: Row[pb.ActorTemplate], lease: Lease) -> Row[pb.Actor]:
+async def _assign(
+    ctx: Context, actor: Row[pb.Actor], template: Row[pb.ActorTemplate], lease: Lease, boot: bool
+) -> Row[pb.Actor]:
     needs = scheduling.needs_of(template.value, actor.value)
     needs = replace(
         needs,
+        cpu_features=await _cpu_needed(ctx, actor, template, boot),
         excluded_workers=ctx.affinity.excluded(actor.uid),
         preferred_nodes=ctx.affinity.preferred(actor.uid, template.uid),
     )
@@ -145,14 +148,16 @@ async def _assign(ctx: Context, actor: Row[pb.Actor], template: Row[pb.ActorTemp
     await ctx.workers.ready.wait()
     resources = template.value.resources
     for attempt in range(BIND_ATTEMPTS):
-        chosen = scheduling.choose(ctx.workers.all(), needs)
+        chosen = ctx.workers.candidates.choose(needs)
         if chosen is None:
             break
         name = chosen.metadata.name
         try:
-            bound, worker, _ = await ctx.store.transact(
-                lambda tx, name=name: claims.bind(tx, actor, name, needs, resources, lease)  # type: ignore[misc]
-            )
+            with ctx.workers.candidates.claiming(chosen, needs):
+                bound, worker, _ = await ctx.store.transact(
+                    lambda tx, name=name: claims.bind(tx, actor, name, needs, resources, lease)  # type: ignore[misc]
+                )
+                ctx.workers.apply(worker)
         except claims.WorkerTaken as taken:
             actor = await steps.load(ctx, Ref(actor.key.scope, actor.key.name), uid=actor.uid)
             if taken.row is None:
@@ -161,20 +166,36 @@ async def _assign(ctx: Context, actor: Row[pb.Actor], template: Row[pb.ActorTemp
                 ctx.workers.apply(taken.row)
             await trio.sleep(min(0.015 * 2**attempt, 0.25) if attempt else 0)
             continue
-        ctx.workers.apply(worker)
         return bound
     raise ResourceExhausted(_no_worker(ctx, actor, needs))
 
 
+async def _cpu_needed(ctx: Context, actor: Row[pb.Actor], template: Row[pb.ActorTemplate], boot: bool) -> str:
+    """Id of the CPU features the memory to be restored may rely on; a boot and durable data run anywhere."""
+    source = source_of(actor.value, template.uid, boot)
+    if source.kind == "external" and source.scope == pb.SNAPSHOT_CONTENT_SCOPE_FULL:
+        return actor.value.status.external_snapshot.cpu_features_id
+    if source.kind and source.scope == pb.SNAPSHOT_CONTENT_SCOPE_DATA:
+        golden = await _golden(ctx, template)
+        return golden.cpu_features_id if golden is not None else ""
+    return ""
+
+
 def _no_worker(ctx: Context, actor: Row[pb.Actor], needs: scheduling.Needs) -> str:
-    workers = list(ctx.workers.all())
-    fitting = sum(scheduling.eligible(worker, needs) for worker in workers)
+    fitting = ctx.workers.candidates.fitting(needs)
     if fitting:
         return f"no free workers available: all {fitting} workers that fit actor {actor.key} are taken"
+    if ctx.workers.candidates.fitting(replace(needs, cpu_features="")):
+        why = f"its snapshot needs CPU features that no node of theirs has ({ctx.cpus.missing(needs.cpu_features)})"
+        return (
+            f"no free workers available for actor {actor.key}: {why}: add workers on such a node, or revert the actor"
+        )
+    if not ctx.workers.number:
+        return "no free workers available: there are none yet: apply a WorkerPool, or see in its log why none starts"
     pinned = f" on node {', '.join(sorted(needs.pinned_nodes))}" if needs.pinned_nodes is not None else ""
     return (
-        f"no free workers available: none of {len(workers)} workers has class {needs.sandbox_class} and the labels "
-        f"that actor {actor.key} asks for{pinned}: apply a WorkerPool that matches"
+        f"no free workers available: none of {ctx.workers.number} workers has class {needs.sandbox_class} and the "
+        f"labels that actor {actor.key} asks for{pinned}: apply a WorkerPool that matches"
     )
 
 
@@ -230,8 +251,9 @@ async def _start(
     scope: Any = node_requests.SCOPES[source.scope]  # type: ignore[index]
     golden = ""
     if scope == node.SNAPSHOT_SCOPE_DATA:
-        golden = await _golden_uri(ctx, template)
-        scope = node.SNAPSHOT_SCOPE_DATA_ON_GOLDEN if golden else scope
+        below = await _golden(ctx, template)
+        if below is not None:
+            golden, scope = below.snapshot_uri, node.SNAPSHOT_SCOPE_DATA_ON_GOLDEN
     if source.kind == "local":
         fields |= {
             "type": node.CHECKPOINT_TYPE_LOCAL,
@@ -245,9 +267,9 @@ async def _start(
     await herder.Restore(node.RestoreRequest(scope=scope, golden_snapshot_uri=golden, **fields), **call)
 
 
-async def _golden_uri(ctx: Context, template: Row[pb.ActorTemplate]) -> str:
-    """URI of the golden snapshot when the template wants durable data put on top of it; empty: cold boot."""
+async def _golden(ctx: Context, template: Row[pb.ActorTemplate]) -> pb.ExternalSnapshot | None:
+    """The golden snapshot when the template wants durable data put on top of it; None: cold boot."""
     if template.value.snapshots_config.on_resume.from_data != pb.RESUME_SOURCE_GOLDEN:
-        return ""
+        return None
     tag = await ctx.store.get(TAGS, key_of(template.value.status.golden_snapshot_status.golden_tag))
-    return tag.value.status.snapshot.snapshot_uri if tag is not None else ""
+    return tag.value.status.snapshot if tag is not None and tag.value.status.snapshot.snapshot_uri else None

@@ -58,6 +58,7 @@ async def _suspend(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
         actor = await steps.write(ctx, actor, lease, lambda value: _mark_suspending(value, template.value))
         steps.log_state(actor)
     target = actor.value.status.in_progress_snapshot_uri
+    cpu = _cpu_of(ctx, actor.value, scope)
     try:
         if actor.value.status.HasField("worker_assignment"):
             await _checkpoint(ctx, actor, template, scope)
@@ -80,7 +81,9 @@ async def _suspend(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
         status = value.status
         status.state = pb.ACTOR_STATE_SUSPENDED
         status.external_snapshot.CopyFrom(
-            pb.ExternalSnapshot(snapshot_uri=target, content_scope=scope, actor_template_uid=template.uid)
+            pb.ExternalSnapshot(
+                snapshot_uri=target, content_scope=scope, actor_template_uid=template.uid, cpu_features_id=cpu
+            )
         )
         status.in_progress_snapshot_uri = ""
         status.ClearField("local_snapshot")
@@ -94,6 +97,13 @@ async def _suspend(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
 def commit_scope(ref: Ref, template: pb.ActorTemplate) -> pb.SnapshotContentScope:
     """What a suspend keeps. Golden actors keep all, whatever the template says: clones need their memory."""
     return FULL if ref.atespace == GOLDEN_ATESPACE else template.snapshots_config.on_commit or FULL
+
+
+def _cpu_of(ctx: Context, actor: pb.Actor, scope: pb.SnapshotContentScope) -> str:
+    """The CPU features that memory saved now may rely on: those of the node it is on. Durable data relies on none."""
+    paused_on = actor.status.local_snapshot.node_vms_with_local_snapshots[:1]
+    node_name = actor.status.worker_assignment.node_name or next(iter(paused_on), "")
+    return ctx.cpus.of_node(node_name) if scope == FULL else ""
 
 
 def _not_from(ref: Ref, actor: pb.Actor, what: str, states: str) -> str:

@@ -54,6 +54,7 @@ async def _create(ctx: Context, tag: pb.Tag, ref: Ref, source: Ref, lease: Lease
             snapshot_uri=target,
             content_scope=snapshot.content_scope,
             actor_template_uid=snapshot.actor_template_uid,
+            cpu_features_id=snapshot.cpu_features_id,
         )
     )
     row.value.status.state = pb.TAG_STATE_READY
