@@ -59,7 +59,7 @@ async def _load(ctx: Context, ref: Ref) -> Row[pb.ActorTemplate]:
 
 
 async def delete(ctx: Context, request: pb.DeleteActorTemplateRequest) -> pb.ActorTemplate:
-    """FAILED_PRECONDITION while actors still use it; golden tag and unfinished golden actor go with it."""
+    """Golden tag and unfinished golden actor go with it. Actors of it stay, and can be given another template."""
     problems = Problems()
     rules.ref(problems, "actor_template", request.HasField("actor_template"), request.actor_template, scoped=True)
     rules.delete_options(problems, "options", request.options)

@@ -84,6 +84,9 @@ class FakeNode(AteomHerderBase):
 
     @unary
     async def Checkpoint(self, request: node.CheckpointRequest, call: Call) -> node.CheckpointResponse:
+        return await self._checkpoint(request, call)
+
+    async def _checkpoint(self, request: node.CheckpointRequest, call: Call) -> node.CheckpointResponse:
         self.before("checkpoint")
         operation = str(call.metadata[OPERATION_ID_METADATA])
         if operation in self.done:

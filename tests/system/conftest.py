@@ -12,6 +12,8 @@ import pytest
 
 from tests.system import rootfs
 
+pytest.register_assert_rewrite("tests.system.api_table", "tests.system.api_peer")
+
 _NEWEST = (Path(__file__).parents[2] / "build/runsc", Path("/usr/local/bin/runsc-new"))
 _PACKAGED = Path("/usr/bin/runsc")
 RUNSC_BUILDS = [path for path in (_PACKAGED, next(filter(Path.exists, _NEWEST), _NEWEST[0])) if path.exists()]

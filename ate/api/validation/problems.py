@@ -13,6 +13,8 @@ from google.rpc import error_details_pb2
 from ate import names
 from ate.errors import InvalidArgument
 
+_MOST_SECONDS = 315_576_000_000
+
 
 class Problems:
     """`check(path, ok, message)` notes a breach; `raise_if_any()` raises them all together."""
@@ -59,11 +61,11 @@ class Problems:
             self.add(path, "is no point in time of the years 1..9999")
 
     def duration(self, path: str, value: Duration, *, least: int, most: int | None = None) -> None:
-        """`least` and `most` in seconds."""
-        try:
-            nanoseconds = value.ToNanoseconds()
-        except ValueError:
-            self.add(path, "is no duration")
+        """`least` and `most` in seconds. The bounds of the type itself are those of duration.proto."""
+        nanoseconds = value.ToNanoseconds()
+        one_sign = value.seconds * value.nanos >= 0 and abs(value.nanos) < 10**9
+        if not one_sign or abs(value.seconds) > _MOST_SECONDS:
+            self.add(path, "is no duration of at most 10000 years")
             return
         ok = least * 10**9 <= nanoseconds and (most is None or nanoseconds <= most * 10**9)
         self.check(path, ok, f"must be at least {least} s" if most is None else f"must be {least}..{most} s")

@@ -32,7 +32,7 @@ def apply_defaults(template: pb.ActorTemplate) -> None:
             container.readyz.http_get.path = "/readyz"
     for volume in template.volumes:
         for source in volume.system_info.data_sources if volume.HasField("system_info") else ():
-            if source.HasField("trust_bundle") and source.trust_bundle.names and not source.trust_bundle.name:
+            if source.HasField("trust_bundle") and len(source.trust_bundle.names) == 1 and not source.trust_bundle.name:
                 source.trust_bundle.name = source.trust_bundle.names[0]
                 del source.trust_bundle.names[:]
 
