@@ -115,10 +115,19 @@ class Caller:
         _assert_elapsed(call)
         return reply
 
+    def later(self, method: str, request: Message) -> Any:
+        """A call under way: its `result()` waits for the reply."""
+        return self._method(method).future(request, timeout=TIMEOUT)
+
     def at_once(self, method: str, requests: list[Message]) -> list[Any]:
         """The replies to many calls under way together."""
-        calls = [self._method(method).future(request, timeout=TIMEOUT) for request in requests]
+        calls = [self.later(method, request) for request in requests]
         return [call.result() for call in calls]
+
+    def codes_at_once(self, method: str, requests: list[Message]) -> list[str]:
+        """How many calls under way together ended: names of gRPC statuses."""
+        calls = [self.later(method, request) for request in requests]
+        return [call.code().name for call in calls]
 
     @contextmanager
     def stream(self, method: str, request: Message) -> Iterator[Iterator[Any]]:
@@ -189,9 +198,13 @@ class Snapshots(MutableMapping[str, int]):
 
 
 class RoomyNode(FakeNode):
-    """A model whose workers hold as many actors as the control plane gives them."""
+    """A model whose workers hold as many actors as the control plane gives them. `held`: its starts take their time."""
+
+    held = False
 
     async def _start(self, request: Any, call: Call, memory: int) -> None:
+        while self.held:
+            await trio.sleep(0.01)
         request.target_ateom_uid += f"/{request.actor_uid}"
         await super()._start(request, call, memory)
 
@@ -225,7 +238,7 @@ class Api:
     """Certificates of our own CA that may call nothing here, by who they are."""
     nameless: Caller
     """Shows no certificate."""
-    node: FakeNode
+    node: RoomyNode
     node_address: str
     folder: Path
     """The role's own; for other files of a row too."""
@@ -245,6 +258,15 @@ class Api:
         name = self.fresh("space")
         self.user("CreateAtespace", atespace=pb.Atespace(metadata=pb.ResourceMetadata(name=name)))
         return name
+
+    @contextmanager
+    def node_holds_starts(self) -> Iterator[None]:
+        """While inside, nothing that the node is asked to start gets ahead."""
+        self.node.held = True
+        try:
+            yield
+        finally:
+            self.node.held = False
 
     @contextmanager
     def node_fails(self, what: str, error: Exception) -> Iterator[None]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from unittest import mock
 
+from ate.api.callers import ELAPSED_TRAILER
 from ate.names import GOLDEN_ATESPACE
-from tests.system.api_peer import Api, open_api, refused, request_of
+from tests.system.api_peer import TIMEOUT, Api, open_api, refused, request_of
 from tests.system.api_table.callers import strangers
 from tests.system.api_table.every_rpc import UNKNOWN
 from tests.system.api_table.makers import atespace, config, pool, ref, worker
@@ -51,3 +52,10 @@ def _fault(api: Api) -> None:
     with mock.patch("ate.api.atespaces.list_", broken), refused("INTERNAL", "a fault of ours"):
         api.user("ListAtespaces")
     assert api.user("ListAtespaces").atespaces
+
+
+@row("ListAtespaces", "an answer tells in its trailers how long the server took")
+def _elapsed(api: Api) -> None:
+    method = api.user.channel.unary_unary("/ateapi.Control/ListAtespaces")
+    _, call = method.with_call(b"", timeout=TIMEOUT)
+    assert call.code().name == "OK" and dict(call.trailing_metadata())[ELAPSED_TRAILER].isdigit()

@@ -10,6 +10,7 @@ from typing import Any
 from ate.proto import ateapi_pb2 as pb
 from tests.system.api_peer import Api, refused
 from tests.system.api_table import makers
+from tests.system.api_table.lifecycle import STATES
 from tests.system.api_table.makers import ref, ref_of
 from tests.system.api_table.resources import BAD_SHORT, BAD_UUID
 from tests.system.api_table.rows import add, row
@@ -290,6 +291,12 @@ def _second(api: Api) -> None:
     with refused("ALREADY_EXISTS", actor.name):
         api.user("CreateActorEgressPolicy", actor=actor, egress_policy=policy())
     assert len(api.user("GetActorEgressPolicy", actor=actor).rules) == 1
+
+
+@row("CreateActorEgressPolicy", "an actor that is being deleted gets none: FAILED_PRECONDITION")
+def _deleting(api: Api) -> None:
+    with STATES["DELETING"](api) as actor, refused("FAILED_PRECONDITION", "being deleted"):
+        api.user("CreateActorEgressPolicy", actor=ref_of(actor), egress_policy=policy())
 
 
 @row("GetActorEgressPolicy", "answers what Create answered")

@@ -10,8 +10,9 @@ from typing import Any
 import grpc
 
 from ate.errors import FailedPrecondition, Unavailable
+from ate.names import GOLDEN_ATESPACE
 from ate.proto import ateapi_pb2 as pb
-from tests.system.api_peer import Api, refused
+from tests.system.api_peer import Api, refused, request_of
 from tests.system.api_table import makers
 from tests.system.api_table.makers import NOWHERE, OTHER_TEMPLATE, add_actor, add_running, add_suspended, ref, ref_of
 from tests.system.api_table.resources import BAD_SHORT
@@ -210,6 +211,24 @@ def _boot(api: Api) -> None:
         assert answer.resumed and api.node.workers[f"{worker}/{actor.metadata.uid}"].memory == memory
 
 
+@row("ResumeActor", "callers that come meanwhile share it, other operations are ABORTED")
+def _meanwhile(api: Api) -> None:
+    actor = add_actor(api)
+    resume = request_of("ResumeActor", actor=ref_of(actor))
+    with api.node_holds_starts():
+        calls = [api.user.later("ResumeActor", resume)]
+        makers.eventually(lambda: name_of(makers.read_actor(api, actor)) == "RESUMING")
+        calls.append(api.user.later("ResumeActor", resume))
+        for rpc in ("SuspendActor", "PauseActor", "RevertActor"):
+            with refused("ABORTED", "another operation"):
+                api.user.once(rpc, request_of(rpc, actor=ref_of(actor)))
+        with refused("ABORTED", "another operation"):
+            api.user.once("DeleteActor", request_of("DeleteActor", actor=ref_of(actor), any_state=True))
+    answers = [call.result() for call in calls]
+    assert all(name_of(answer.actor) == "RUNNING" for answer in answers)
+    assert api.user("SuspendActor", actor=ref_of(actor)).actor.metadata.uid == actor.metadata.uid
+
+
 @row("SuspendActor", "leaves a snapshot below the actor's own prefix, and no claim")
 def _suspend(api: Api) -> None:
     actor = add_running(api)
@@ -361,6 +380,14 @@ def _repoint_wrong(api: Api) -> None:
     other.containers[0].volume_mounts.add(name="v", mount_path="/v")
     refuse(ref_of(api.user("CreateActorTemplate", actor_template=other)), "volumes")
     assert makers.read_actor(api, actor).actor_template == makers.TEMPLATE
+
+
+@row("DeleteAtespace", "the reserved one stays: INVALID_ARGUMENT")
+def _reserved(api: Api) -> None:
+    with refused("INVALID_ARGUMENT", "atespace.name", "reserved"):
+        api.user("DeleteAtespace", atespace=ref("", GOLDEN_ATESPACE))
+    with refused("ALREADY_EXISTS"):
+        api.user("CreateAtespace", atespace=makers.atespace(GOLDEN_ATESPACE))
 
 
 @row("DeleteAtespace", "one with an actor, a template or a tag is FAILED_PRECONDITION, an emptied one goes")

@@ -17,6 +17,8 @@ def ref(atespace: str, name: str) -> pb.ObjectRef:
 
 DIGEST = "@sha256:" + "a" * 64
 IMAGE = "ate.local/x" + DIGEST
+LONGEST = ".".join(["x" * 63] * 3 + ["x" * 61])
+"""A DNS subdomain of 253 characters."""
 LAB = "lab"
 TEMPLATE = ref(LAB, "t")
 """Its golden snapshot is ready before the first row runs."""

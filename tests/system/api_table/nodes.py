@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from ate.api.callers import ELAPSED_TRAILER
 from ate.proto import node_pb2
 from tests.system.api_peer import NODE, Api, refused, request_of
 from tests.system.api_table.lifecycle import name_of
@@ -117,3 +118,4 @@ def _logs(api: Api) -> None:
     request = request_of("ReadActorLogs", atespace=actor.metadata.atespace, actor_name=actor.metadata.name)
     with api.user.stream("ReadActorLogs", request) as lines:
         assert [line.line for line in lines] == [actor.metadata.uid]
+        assert dict(lines.trailing_metadata())[ELAPSED_TRAILER].isdigit(), "the end of a stream tells the time too"

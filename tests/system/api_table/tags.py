@@ -131,6 +131,15 @@ def _from_tag(api: Api) -> None:
     assert api.user("ResumeActor", actor=ref_of(actor)).resumed
 
 
+@row("UpdateActor", "source_tag cannot be cleared or changed: INVALID_ARGUMENT")
+def _source_tag_stays(api: Api) -> None:
+    actor = start_from(api, add_tag(api))
+    for change in (lambda: actor.source_tag.MergeFrom(ref("", "another")), lambda: actor.ClearField("source_tag")):
+        change()
+        with refused("INVALID_ARGUMENT", "actor.source_tag"):
+            api.user("UpdateActor", actor=actor)
+
+
 @row("CreateActor", "a tag of another atespace is FAILED_PRECONDITION until it is PUBLISHED")
 def _from_other_atespace(api: Api) -> None:
     tag, space = add_tag(api), api.atespace()

@@ -11,11 +11,9 @@ from ate.proto import ateapi_pb2 as pb
 from tests.system.api_peer import Api, refused
 from tests.system.api_table import makers
 from tests.system.api_table.lifecycle import name_of
-from tests.system.api_table.makers import add_running, limits, on, own_worker, read_actor, ref, ref_of
+from tests.system.api_table.makers import LONGEST, add_running, limits, on, own_worker, read_actor, ref, ref_of
 from tests.system.api_table.resources import BAD_SHORT, BAD_UUID
 from tests.system.api_table.rows import add, row
-
-_LONG = ".".join(["x" * 63] * 3 + ["x" * 61])
 
 
 def bad_worker(verb: str, api: Api) -> None:
@@ -32,7 +30,7 @@ def bad_worker(verb: str, api: Api) -> None:
 
     tried("ips", lambda worker: worker.ips.append("c"))
     tried("sandbox_class", lambda worker: setattr(worker, "sandbox_class", "x" * 64))
-    tried("node_name", lambda worker: setattr(worker, "node_name", _LONG + "x"))
+    tried("node_name", lambda worker: setattr(worker, "node_name", LONGEST + "x"))
     tried("labels", lambda worker: worker.labels.update({"k64": "v"}))
     tried("labels[k0]", lambda worker: worker.labels.update({"k0": "v" * 64}))
     tried("labels[k0]", lambda worker: worker.labels.update({"k0": "v w"}))
