@@ -76,6 +76,7 @@ class Problems:
     def length(self, path: str, text: str, limit: int, *, required: bool = False) -> None:
         self.check(path, bool(text) or not required, "is required")
         self.check(path, len(text) <= limit, f"is longer than {limit} characters")
+        self.check(path, "\0" not in text, "holds a NUL character")
 
     def unique(self, path: str, keys: Iterable[Any], what: str) -> None:
         """Entries may not repeat a key."""

@@ -13,6 +13,7 @@ from ate.proto import ateapi_pb2 as pb
 
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _ARCHITECTURES = frozenset({"amd64", "arm64"})
+_DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 _SHA256 = re.compile(r"[a-f0-9]{64}")
 _CLOUD_HYPERVISOR = frozenset(
     {"cloud-hypervisor", "virtiofsd", "kata-kernel", "kata-image", "kata-config", "kata-shim"}
@@ -89,6 +90,13 @@ def resources(problems: Problems, path: str, value: pb.Resources) -> None:
             problems.check(f"{where}.quantity", amount < 1000, "must be below 1000 cores")
 
 
+def image(problems: Problems, path: str, value: str) -> None:
+    """An image reference pinned by digest."""
+    problems.length(path, value, 512, required=True)
+    if value:
+        problems.check(path, _DIGEST.fullmatch(value) is not None, f"{value!r} is not pinned with @sha256:<64 digits>")
+
+
 def worker(problems: Problems, path: str, value: pb.Worker) -> None:
     """A worker as it is created."""
     metadata(problems, f"{path}.metadata", value.metadata, scoped=False)
@@ -149,6 +157,7 @@ def worker_pool(problems: Problems, path: str, value: pb.WorkerPool) -> None:
             except ValueError as error:
                 problems.add(f"{where}.resources.{kind}[{key}]", str(error))
                 continue
+            problems.check(f"{where}.resources.{kind}[{key}]", amount >= 0, "may not be negative")
             limit = template.resources.limits.get(key)
             if kind == "requests" and limit is not None and amount > _or_infinite(limit):
                 problems.add(f"{where}.resources.requests[{key}]", f"{text} is above the limit {limit}")
@@ -178,9 +187,7 @@ def sandbox_config(problems: Problems, path: str, value: pb.SandboxRuntimeConfig
     spec = value.spec
     problems.check(f"{path}.spec", value.HasField("spec"), "is required")
     problems.known(f"{path}.spec.sandbox_class", spec.sandbox_class, pb.SandboxClass.values())
-    problems.length(f"{path}.spec.pause_image", spec.pause_image, 512, required=True)
-    if spec.pause_image:
-        problems.check(f"{path}.spec.pause_image", "@sha256:" in spec.pause_image, "must be pinned with @sha256:")
+    image(problems, f"{path}.spec.pause_image", spec.pause_image)
     for arch, assets in spec.assets.items():
         where = f"{path}.spec.assets[{arch}]"
         problems.check(where, arch in _ARCHITECTURES, f"{arch!r} is not one of {sorted(_ARCHITECTURES)}")

@@ -12,7 +12,7 @@ from ate.proto import ateapi_pb2 as pb
 
 _ENV_NAME = re.compile(r"[!-<>-~]{1,256}")
 _PROBE_PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*")
-_DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CAPABILITY = re.compile(r"[A-Z][A-Z0-9_]*")
 _BUNDLES = frozenset({"egress-mitm.ate.dev"})
 _SCHEMES = ("file://", "s3://", "gs://")
@@ -80,7 +80,7 @@ def _containers(problems: Problems, path: str, template: pb.ActorTemplate) -> No
         where = f"{path}.containers[{index}]"
         problems.short(f"{where}.name", container.name)
         problems.check(f"{where}.name", container.name != "pause", "'pause' is reserved for the sandbox's root")
-        _image(problems, f"{where}.image", container.image)
+        rules.image(problems, f"{where}.image", container.image)
         for name in ("command", "args"):
             words = getattr(container, name)
             problems.at_most(f"{where}.{name}", words, 64)
@@ -94,12 +94,6 @@ def _containers(problems: Problems, path: str, template: pb.ActorTemplate) -> No
         if container.HasField("resources"):
             problems.check(f"{where}.resources", not gvisor, "gVisor has no per-container limits: use the template's")
             rules.resources(problems, f"{where}.resources", container.resources)
-
-
-def _image(problems: Problems, path: str, image: str) -> None:
-    problems.length(path, image, 512, required=True)
-    if image:
-        problems.check(path, _DIGEST.fullmatch(image) is not None, f"{image!r} is not pinned with @sha256:<64 digits>")
 
 
 def _env(problems: Problems, path: str, container: pb.Container) -> None:
@@ -119,6 +113,7 @@ def _mounts(problems: Problems, path: str, container: pb.Container, volumes: set
         problems.check(f"{path}[{at}].name", mount.name in volumes, f"no volume {mount.name!r} in the template")
         target = mount.mount_path
         clean = target.startswith("/") and posixpath.normpath(target) == target and target != "/" and "//" not in target
+        clean = clean and _CONTROL.search(target) is None
         problems.check(
             f"{path}[{at}].mount_path", clean and len(target) <= 4096, f"{target!r} is no clean absolute path"
         )
@@ -163,13 +158,14 @@ def _volumes(problems: Problems, path: str, template: pb.ActorTemplate) -> None:
             external = volume.external_volume_template
             problems.long(f"{where}.external_volume_template.storage_class_name", external.storage_class_name)
             try:
-                quantity.parse(external.capacity)
+                above_zero = quantity.parse(external.capacity) > 0
+                problems.check(f"{where}.external_volume_template.capacity", above_zero, "must be above 0")
             except ValueError as error:
                 problems.add(f"{where}.external_volume_template.capacity", str(error))
         elif kind == "system_info":
             _system_info(problems, f"{where}.system_info", volume.system_info)
         elif kind == "image":
-            _image(problems, f"{where}.image.reference", volume.image.reference)
+            rules.image(problems, f"{where}.image.reference", volume.image.reference)
     if template.sandbox_config.sandbox_class == pb.SANDBOX_CLASS_GVISOR:
         problems.check(f"{path}.volumes", durable <= 1, "a gVisor template has at most one durable_dir")
 
@@ -199,11 +195,15 @@ def _system_info(problems: Problems, path: str, value: pb.SystemInfoVolume) -> N
             paths.append(bundle.path)
     problems.check(f"{path}.data_sources", metadata_sources <= 1, "has more than one actor_metadata")
     problems.unique(f"{path}.data_sources", paths, "path")
+    for inner in paths:
+        outer = next((other for other in paths if inner.startswith(f"{other}/")), None)
+        problems.check(f"{path}.data_sources", outer is None, f"{inner!r} cannot lie below {outer!r}: that is a file")
 
 
 def _file_path(problems: Problems, path: str, value: str) -> None:
     parts = value.split("/")
     ok = 0 < len(value) <= 255 and len(parts) <= 16 and all(part not in ("", ".", "..") for part in parts)
+    ok = ok and _CONTROL.search(value) is None
     problems.check(path, ok, f"{value!r} is no clean relative path of at most 16 segments")
 
 

@@ -108,6 +108,12 @@ POOL_BOUNDS = (
         _resources(limits={"cpu": "x"}),
     ),
     Bound(
+        "no negative limit",
+        "template.resources.limits[cpu]",
+        _resources(limits={"cpu": "0"}),
+        _resources(limits={"cpu": "-1"}),
+    ),
+    Bound(
         "requests up to the limit",
         "template.resources.requests[cpu]",
         _resources(limits={"cpu": "2"}, requests={"cpu": "2000m"}),
@@ -129,6 +135,7 @@ def _assets(*names: str, arch: str = "amd64", file: pb.AssetFile = _FILE, of: in
 CONFIG_BOUNDS = (
     Bound("a pause_image", "pause_image", _set(), _set(pause_image="")),
     Bound("a pause_image with its digest", "pause_image", _set(), _set(pause_image="pause:latest")),
+    Bound("64 digits of a pause_image's digest", "pause_image", _set(), _set(pause_image="p" + DIGEST[:-1])),
     Bound(
         "512 characters of a pause_image",
         "pause_image",

@@ -78,6 +78,19 @@ declare(
             container(lambda c: c.command.append("x" * 4097)),
         ),
         Bound(
+            "no NUL in a word of command",
+            f"{CONTAINER}.command[0]",
+            container(lambda c: c.command.append("x\n")),
+            container(lambda c: c.command.append("x\0")),
+        ),
+        Bound(
+            "no NUL in an arg",
+            f"{CONTAINER}.args[0]",
+            container(lambda c: c.args.append("x\n")),
+            container(lambda c: c.args.append("x\0")),
+        ),
+        Bound("no NUL in a variable", f"{CONTAINER}.env[0].value", _env(("A", "x\n")), _env(("A", "x\0"))),
+        Bound(
             "64 args",
             f"{CONTAINER}.args",
             container(lambda c: c.args.extend(["x"] * 64)),
@@ -165,6 +178,12 @@ declare(
             mounts("/" + "x" * 4096),
         ),
         Bound("a clean mount_path", f"{CONTAINER}.volume_mounts[0].mount_path", mounts("/a/b"), mounts("/a/../b")),
+        Bound(
+            "no control characters in a mount_path",
+            f"{CONTAINER}.volume_mounts[0].mount_path",
+            mounts("/a b"),
+            mounts("/a\n"),
+        ),
         Bound("an absolute mount_path", f"{CONTAINER}.volume_mounts[0].mount_path", mounts("/a"), mounts("a")),
         Bound(
             "a mount of a volume that exists",

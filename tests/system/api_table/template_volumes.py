@@ -88,6 +88,7 @@ declare(
         Bound(
             "an external volume's capacity", f"{VOLUME}.external_volume_template.capacity", _external(), _external("")
         ),
+        Bound("a capacity above 0", f"{VOLUME}.external_volume_template.capacity", _external("1"), _external("0")),
         Bound(
             "32 characters of a capacity",
             f"{VOLUME}.external_volume_template.capacity",
@@ -130,6 +131,18 @@ declare(
             ),
         ),
         Bound("no file twice", f"{_SOURCES}[1]", _items(_item("a"), _item("b", 2)), _items(_item("a"), _item("a", 2))),
+        Bound(
+            "no file below another",
+            _SOURCES,
+            _items(_item("a/b"), _item("a/c", 2)),
+            _items(_item("a"), _item("a/c", 2)),
+        ),
+        Bound(
+            "no control characters in a file's path",
+            f"{_SOURCES}[0].actor_metadata.items[0].path",
+            _items(_item("a b")),
+            _items(_item("a\0")),
+        ),
         Bound("a kind of data source", f"{_SOURCES}[0]", _sources(_bundle("a")), _sources(pb.SystemInfoDataSource())),
         Bound("1 item", f"{_SOURCES}[0].actor_metadata.items", _items(_item("a")), _items()),
         Bound(

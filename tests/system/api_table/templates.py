@@ -93,6 +93,12 @@ declare(
             _location(1025),
         ),
         Bound(
+            "no NUL in a storage_location",
+            "snapshots_config.storage_location",
+            nothing,
+            _snapshots(storage_location="file:///a\0b"),
+        ),
+        Bound(
             "a storage_location that is a URI",
             "snapshots_config.storage_location",
             nothing,
