@@ -28,7 +28,7 @@ def apply_defaults(template: pb.ActorTemplate) -> None:
         if not config.on_resume.from_data:
             config.on_resume.from_data = pb.RESUME_SOURCE_COLD_BOOT
     for container in template.containers:
-        if container.HasField("readyz") and not container.readyz.http_get.path:
+        if container.readyz.HasField("http_get") and not container.readyz.http_get.path:
             container.readyz.http_get.path = "/readyz"
     for volume in template.volumes:
         for source in volume.system_info.data_sources if volume.HasField("system_info") else ():

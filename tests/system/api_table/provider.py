@@ -96,6 +96,12 @@ POOL_BOUNDS = (
         _toleration(key=""),
     ),
     Bound(
+        "no value of a toleration that Exists",
+        "template.tolerations[0].value",
+        _toleration(value="v"),
+        _toleration(value="v", operator="Exists"),
+    ),
+    Bound(
         "toleration_seconds with NoExecute",
         "template.tolerations[0].toleration_seconds",
         _toleration(effect="NoExecute", toleration_seconds=5),
@@ -181,13 +187,13 @@ def bound(kind: str, field: str, limit: Bound, api: Api) -> None:
     sound, beyond = make(api.fresh("within")), make(api.fresh("beyond"))
     limit.within(sound.spec)
     limit.beyond(beyond.spec)
-    with refused("INVALID_ARGUMENT", f"{field}.spec.{limit.path}"):
+    with refused("INVALID_ARGUMENT", f"{field}.spec.{limit.path}:"):
         api.user(f"Create{kind}", **{field: beyond})
     made = api.user(f"Create{kind}", **{field: sound})
     worse = type(made)()
     worse.CopyFrom(made)
     worse.spec.CopyFrom(beyond.spec)
-    with refused("INVALID_ARGUMENT", f"{field}.spec.{limit.path}"):
+    with refused("INVALID_ARGUMENT", f"{field}.spec.{limit.path}:"):
         api.user(f"Update{kind}", **{field: worse})
     assert api.user(f"Update{kind}", **{field: made}).spec == made.spec
 

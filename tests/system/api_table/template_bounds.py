@@ -39,7 +39,7 @@ def keeps(limit: Bound, api: Api) -> None:
     within, beyond = (makers.template(api.location, space, name) for name in ("within", "beyond"))
     limit.within(within)
     limit.beyond(beyond)
-    with refused("INVALID_ARGUMENT", f"actor_template.{limit.path}"):
+    with refused("INVALID_ARGUMENT", f"actor_template.{limit.path}:"):
         api.user("CreateActorTemplate", actor_template=beyond)
     made = api.user("CreateActorTemplate", actor_template=within)
     assert [container.name for container in made.containers] == [container.name for container in within.containers]

@@ -53,7 +53,7 @@ declare(
         ),
         Bound(
             "63 characters of a label's key",
-            "worker_selector.match_labels[",
+            "worker_selector.match_labels[" + "k" * 64 + "]",
             _labels(("k" * 63, "v")),
             _labels(("k" * 64, "v")),
         ),
