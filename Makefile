@@ -1,5 +1,5 @@
 # Every target sets itself up: `make demo` or `make test` in a bare clone on a fresh Debian 12 machine is enough.
-.PHONY: demo check test unit bench binary proto lock
+.PHONY: demo check test sim bench binary proto lock
 PY := .venv/bin/python
 export PYTHONPATH := $(CURDIR)
 
@@ -21,6 +21,13 @@ check:
 test: check
 	@packaging/build-runsc.sh build/runsc || echo "newest runsc not built: the driver suite runs on the packaged one"
 	@$(PY) -m pytest tests/simulation tests/system
+
+# The simulated platform under a seeded adversary: make sim N=10000 SEED=1
+N ?= 1000
+SEED ?= 1
+sim:
+	@packaging/setup.sh test
+	@$(PY) -m tests.simulation.sim --n $(N) --seed $(SEED)
 
 bench:
 	@packaging/setup.sh test

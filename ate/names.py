@@ -21,6 +21,8 @@ ASSIGNMENT_STALE_HEADER: Final = "X-Ate-Assignment-Stale"
 ACTOR_ADDRESS: Final = "169.254.17.2"
 GATEWAY_ADDRESS: Final = "169.254.17.1"
 OPERATION_ID_METADATA: Final = "ate-operation-id"
+FENCE_METADATA: Final = "ate-fence"
+"""A number that rises with every operation on an actor: a node refuses calls of operations that others came after."""
 
 SERVICE_ACCOUNTS: Final = {
     "api": "ate-api-server",

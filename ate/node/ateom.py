@@ -162,7 +162,13 @@ class AteomService(AteomBase):
     ) -> pb.CheckpointWorkloadResponse:
         _require(request)
         grace = self._grace(call)
-        return await self._operate("CheckpointWorkload", request, call, lambda: self._worker.checkpoint(request, grace))
+
+        async def checkpoint() -> pb.CheckpointWorkloadResponse:
+            saved = await self._worker.checkpoint(request, grace)
+            self._operations.undo(_COMING_UP, request.actor_uid)
+            return saved
+
+        return await self._operate("CheckpointWorkload", request, call, checkpoint)
 
     @unary
     async def TerminateWorkload(self, request: pb.TerminateWorkloadRequest, call: Call) -> pb.TerminateWorkloadResponse:
@@ -171,6 +177,7 @@ class AteomService(AteomBase):
 
         async def terminate() -> pb.TerminateWorkloadResponse:
             await self._worker.terminate(request.actor_uid)
+            self._operations.undo(_COMING_UP, request.actor_uid)
             return pb.TerminateWorkloadResponse()
 
         return await self._operate("TerminateWorkload", request, call, terminate)

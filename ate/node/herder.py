@@ -22,6 +22,7 @@ from ate.errors import (
     Aborted,
     AteError,
     DataLoss,
+    DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
@@ -32,7 +33,7 @@ from ate.errors import (
 )
 from ate.flights import Flights
 from ate.log import Logger
-from ate.names import OPERATION_ID_METADATA
+from ate.names import FENCE_METADATA, OPERATION_ID_METADATA
 from ate.node import bundles
 from ate.node.actor_dirs import ActorDirs
 from ate.node.assets import Assets, Runtime, architecture
@@ -70,6 +71,8 @@ class Herder(AteomHerderBase):
         self._root, self._state, self._ateoms = root, state, ateoms
         self._images, self._assets, self._snapshots = images, assets, snapshots
         self._flights = Flights(nursery)
+        self._fences: dict[str, int] = {}
+        """Highest fence by actor of the operations under way; the record keeps it when one is over."""
 
     def busy(self, actor_uid: str) -> bool:
         """Whether an operation of the actor is under way."""
@@ -98,6 +101,7 @@ class Herder(AteomHerderBase):
     async def UploadPausedCheckpoint(
         self, request: pb.UploadPausedCheckpointRequest, call: Call
     ) -> pb.UploadPausedCheckpointResponse:
+        await self._fence(request.actor_uid, call)
         flight = self._flights.join_or_start(request.actor_uid, "upload", lambda: self._upload_paused(request))
         if flight.what != "upload":
             raise Aborted(f"another operation ({flight.what}) is in progress for actor {request.actor_uid}: retry")
@@ -106,6 +110,7 @@ class Herder(AteomHerderBase):
 
     @unary
     async def Terminate(self, request: pb.TerminateRequest, call: Call) -> pb.TerminateResponse:
+        await self._fence(request.actor_uid, call)
         # Whatever the actor was doing here ends before it is taken down: a start under way would come back to life.
         while (flight := self._flights.get(request.actor_uid)) is not None:
             try:
@@ -122,11 +127,27 @@ class Herder(AteomHerderBase):
             ActorDirs.of(self._root, request.actor_uid)
         except ValueError as error:
             raise InvalidArgument(f"actor_uid: {error}")
+        await self._fence(request.actor_uid, call)
         label = f"{what} {operation}"
         flight = self._flights.join_or_start(request.actor_uid, label, lambda: work(operation))
         if flight.what != label:
             raise Aborted(f"another operation ({flight.what}) is in progress for actor {request.actor_uid}: retry")
         await flight.wait()
+
+    async def _fence(self, actor_uid: str, call: Call) -> None:
+        """Aborted when a later operation on the actor has been here: this call was held up on its way."""
+        text = str(call.metadata.get(FENCE_METADATA) or "0")
+        fence = int(text) if text.isdecimal() else 0
+        record = await self._state.get(actor_uid)
+        newest = max(record.fence if record is not None else 0, self._fences.get(actor_uid, 0))
+        if fence < newest:
+            raise Aborted(f"a later operation on actor {actor_uid} was here before this one")
+        if fence:
+            self._fences[actor_uid] = fence
+
+    async def _put(self, record: node_pb2.LocalActor) -> None:
+        record.fence = max(record.fence, self._fences.get(record.actor_uid, 0))
+        await self._state.put(record)
 
     # -- starting -------------------------------------------------------------------------------------------------
 
@@ -134,9 +155,16 @@ class Herder(AteomHerderBase):
         self, request: pb.RunRequest | pb.RestoreRequest, op: str, restore: pb.RestoreRequest | None
     ) -> None:
         known = await self._state.get(request.actor_uid)
-        repeated = known is not None and op != "" and known.operation_id == op and known.phase == RUNNING
-        if known is not None and repeated and await self.runs(known.worker_uid, request.actor_uid):
-            return
+        if known is not None and op and known.operation_id == op:
+            if known.phase == IDLE:
+                undone = Unavailable(f"the start of actor {request.actor_uid} failed before, and was taken back")
+                raise with_reason(undone, NOT_STARTED)
+            if known.runtime_json and await self.runs(known.worker_uid, request.actor_uid):
+                if known.phase != RUNNING:  # this agent was killed in between
+                    await self._drive(request, restore, ActorDirs.of(self._root, request.actor_uid), None, op)
+                    known.phase = RUNNING
+                    await self._put(known)
+                return
         await self._ateoms.wait(request.target_ateom_uid)
         dirs = ActorDirs.of(self._root, request.actor_uid)
         record = node_pb2.LocalActor(
@@ -149,12 +177,14 @@ class Herder(AteomHerderBase):
             template_atespace=request.actor_template_atespace,
             template_name=request.actor_template_name,
         )
-        await self._state.put(record)
+        await self._put(record)
         began = trio.current_time()
         try:
             await trio.to_thread.run_sync(dirs.reset)
             runtime = await self._prepare(request, restore, dirs, record)
             prepared = trio.current_time()
+            record.runtime_json = _runtime_json(runtime)
+            await self._put(record)
             await self._drive(request, restore, dirs, runtime, op)
         except BaseException as error:
             with trio.CancelScope(shield=True), trio.move_on_after(60):
@@ -166,8 +196,7 @@ class Herder(AteomHerderBase):
                 raise found from error
             raise
         record.phase = RUNNING
-        record.runtime_json = _runtime_json(runtime)
-        await self._state.put(record)
+        await self._put(record)
         log.info(
             "Actor restored" if restore else "Actor started",
             actor_uid=request.actor_uid,
@@ -248,19 +277,21 @@ class Herder(AteomHerderBase):
         request: pb.RunRequest | pb.RestoreRequest,
         restore: pb.RestoreRequest | None,
         dirs: ActorDirs,
-        runtime: Runtime,
+        runtime: Runtime | None,
         op: str,
     ) -> None:
+        """Has the worker start it. Without `runtime`: the worker is at it already, and is only asked how it went."""
         stub = await self._ateoms.stub(request.target_ateom_uid)
         fields: dict[str, Any] = {
             **_identity(request),
-            "runsc_path": str(runtime.runsc),
             "spec": bundles.workload(request.spec),
-            "runtime_asset_paths": {name: str(path) for name, path in runtime.paths.items()},
             "cpu_milli": request.cpu_milli,
             "memory_bytes": request.memory_bytes,
             "actor_dirs": dirs.to_proto(),
         }
+        if runtime is not None:
+            fields["runsc_path"] = str(runtime.runsc)
+            fields["runtime_asset_paths"] = {name: str(path) for name, path in runtime.paths.items()}
         if request.HasField("idle_timeout"):
             fields["idle_timeout"] = request.idle_timeout
         call: dict[str, Any] = {"timeout": ATEOM_TIMEOUT, "metadata": {OPERATION_ID_METADATA: op}}
@@ -287,8 +318,8 @@ class Herder(AteomHerderBase):
             await stub.GetWorkloadStats(ateom_pb2.GetWorkloadStatsRequest(actor_uid=actor_uid), timeout=10)
         except (NotFound, Unavailable):
             return False
-        except FailedPrecondition:
-            return True  # it is there, and was not measured yet
+        except (FailedPrecondition, DeadlineExceeded):
+            return True  # it is there, and was not measured yet; or somebody is there who says nothing now
         return True
 
     # -- stopping -------------------------------------------------------------------------------------------------
@@ -313,7 +344,7 @@ class Herder(AteomHerderBase):
         await trio.to_thread.run_sync(lambda: dirs.wipe(keep_local_checkpoints=True))
         if record is not None:
             record.phase, record.worker_uid = IDLE, ""
-            await self._state.put(record)
+            await self._put(record)
 
     # -- saving ---------------------------------------------------------------------------------------------------
 
@@ -323,8 +354,13 @@ class Herder(AteomHerderBase):
         record = await self._state.get(request.actor_uid)
         if record is not None and record.operation_id == op and record.phase == IDLE:
             return  # saved before; the reply was lost
-        if record is None or record.phase not in (RUNNING, CHECKPOINTED):
-            raise FailedPrecondition(f"actor {request.atespace}/{request.actor_name} does not run on this node")
+        # A worker's own answer is only taken for the operation the record is about.
+        here = record is not None and (
+            (record.phase == RUNNING and record.worker_uid == request.target_ateom_uid)
+            or (record.phase == CHECKPOINTED and record.operation_id == op)
+        )
+        if record is None or not here:
+            raise FailedPrecondition(f"actor {request.atespace}/{request.actor_name} does not run on this worker")
         dirs = ActorDirs.of(self._root, request.actor_uid)
         if record.phase == RUNNING:
             stub = await self._ateoms.stub(request.target_ateom_uid)
@@ -346,7 +382,7 @@ class Herder(AteomHerderBase):
             record.phase, record.operation_id = CHECKPOINTED, op
             record.snapshot_files[:] = saved.snapshot_files
             record.data_snapshot_files[:] = saved.data_snapshot_files
-            await self._state.put(record)
+            await self._put(record)
         scope = _SCOPES[request.scope]
         manifest = self._manifest(record, scope)
         if request.type == pb.CHECKPOINT_TYPE_LOCAL:
@@ -361,7 +397,7 @@ class Herder(AteomHerderBase):
         keep = request.type == pb.CHECKPOINT_TYPE_LOCAL
         record.phase, record.worker_uid = IDLE, ""
         del record.snapshot_files[:], record.data_snapshot_files[:]
-        await self._state.put(record)
+        await self._put(record)
         await trio.to_thread.run_sync(lambda: dirs.wipe(keep_local_checkpoints=keep))
 
     def _manifest(self, record: node_pb2.LocalActor, scope: str) -> Manifest:

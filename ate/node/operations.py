@@ -14,7 +14,7 @@ from typing import Any, Final
 import trio
 
 from ate import log
-from ate.errors import Aborted, AteError, FailedPrecondition, Internal
+from ate.errors import NOT_STARTED, Aborted, AteError, FailedPrecondition, Internal, Unavailable, with_reason
 
 _log = log.Logger(__name__)
 _REMEMBERED: Final = 32
@@ -58,6 +58,13 @@ class Operations:
         for operation in self._open:
             if operation.kind in kinds and actor_uid in (None, operation.actor_uid):
                 operation.scope.cancel()
+
+    def undo(self, kinds: frozenset[str], actor_uid: str) -> None:
+        """What finished operations of these kinds brought about is no more: asked for again, they say so."""
+        for operation in self._finished.values():
+            if operation.kind in kinds and operation.actor_uid == actor_uid and operation.error is None:
+                taken_back = Unavailable(f"this {operation.kind} of actor {actor_uid} was done, and taken back since")
+                operation.error = with_reason(taken_back, NOT_STARTED)
 
     async def run(
         self, kind: str, actor_uid: str, identity: bytes, operation_id: str, work: Callable[[], Awaitable[Any]]

@@ -52,8 +52,11 @@ class Registration:
         while True:
             try:
                 wait = float(await self._beat())
-            except AteError as error:
-                log.warning("heartbeat failed, trying again", error=error.message)
+            except (
+                AteError,
+                OSError,
+            ) as error:  # a disk that is full or refuses is no reason to leave the actors alone
+                log.warning("heartbeat failed, trying again", error=str(error))
                 wait = 1.0
             await trio.sleep(wait)
 
@@ -111,8 +114,8 @@ async def adopt(root: Path, state: LocalState, herder: Herder) -> None:
             if actor.worker_uid and await herder.runs(actor.worker_uid, actor.actor_uid):
                 log.info("actor adopted", actor_uid=actor.actor_uid, worker=actor.worker_uid)
                 continue
-            dirs = ActorDirs.of(root, actor.actor_uid)
-            await trio.to_thread.run_sync(lambda dirs=dirs: dirs.wipe(keep_local_checkpoints=True))  # type: ignore[misc]
+            if not await _wiped(ActorDirs.of(root, actor.actor_uid), keep_local_checkpoints=True):
+                continue
             actor.phase, actor.worker_uid = IDLE, ""
             actor.operation_id = ""
             await state.put(actor)
@@ -123,4 +126,14 @@ async def adopt(root: Path, state: LocalState, herder: Herder) -> None:
         known |= {actor.actor_uid for actor in page}
     for path in (root / "actors").glob("*"):
         if path.name not in known and is_uuid(path.name):
-            await trio.to_thread.run_sync(ActorDirs(path).wipe)
+            await _wiped(ActorDirs(path))
+
+
+async def _wiped(dirs: ActorDirs, **options: bool) -> bool:
+    """False when the disk refuses: what is left stays for the next start of the actor or of this agent to clear."""
+    try:
+        await trio.to_thread.run_sync(lambda: dirs.wipe(**options))
+    except OSError as error:
+        log.warning("the leftovers of an actor cannot be cleared", folder=str(dirs.root), error=str(error))
+        return False
+    return True

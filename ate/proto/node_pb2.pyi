@@ -98,7 +98,7 @@ class ReadActorLogsResponse(_message.Message):
     def __init__(self, container: _Optional[str] = ..., line: _Optional[str] = ...) -> None: ...
 
 class LocalActor(_message.Message):
-    __slots__ = ("actor_uid", "atespace", "name", "worker_uid", "operation_id", "phase", "snapshot_files", "data_snapshot_files", "runtime_json", "template_atespace", "template_name", "images")
+    __slots__ = ("actor_uid", "atespace", "name", "worker_uid", "operation_id", "phase", "snapshot_files", "data_snapshot_files", "runtime_json", "template_atespace", "template_name", "images", "fence")
     class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         PHASE_UNSPECIFIED: _ClassVar[LocalActor.Phase]
@@ -123,6 +123,7 @@ class LocalActor(_message.Message):
     TEMPLATE_ATESPACE_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_NAME_FIELD_NUMBER: _ClassVar[int]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
     actor_uid: str
     atespace: str
     name: str
@@ -135,4 +136,5 @@ class LocalActor(_message.Message):
     template_atespace: str
     template_name: str
     images: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, actor_uid: _Optional[str] = ..., atespace: _Optional[str] = ..., name: _Optional[str] = ..., worker_uid: _Optional[str] = ..., operation_id: _Optional[str] = ..., phase: _Optional[_Union[LocalActor.Phase, str]] = ..., snapshot_files: _Optional[_Iterable[str]] = ..., data_snapshot_files: _Optional[_Iterable[str]] = ..., runtime_json: _Optional[str] = ..., template_atespace: _Optional[str] = ..., template_name: _Optional[str] = ..., images: _Optional[_Iterable[str]] = ...) -> None: ...
+    fence: int
+    def __init__(self, actor_uid: _Optional[str] = ..., atespace: _Optional[str] = ..., name: _Optional[str] = ..., worker_uid: _Optional[str] = ..., operation_id: _Optional[str] = ..., phase: _Optional[_Union[LocalActor.Phase, str]] = ..., snapshot_files: _Optional[_Iterable[str]] = ..., data_snapshot_files: _Optional[_Iterable[str]] = ..., runtime_json: _Optional[str] = ..., template_atespace: _Optional[str] = ..., template_name: _Optional[str] = ..., images: _Optional[_Iterable[str]] = ..., fence: _Optional[int] = ...) -> None: ...

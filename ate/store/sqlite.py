@@ -288,7 +288,7 @@ class SqliteStore(Store):
     def _position(self, token: str) -> int:
         try:
             store, _, seq = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode().partition(":")
-            if store == self._id:
+            if store == self._id and seq.isdecimal() and len(seq) < 19:
                 return int(seq)
         except ValueError:
             pass

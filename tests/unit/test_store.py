@@ -228,6 +228,10 @@ async def test_an_expired_or_foreign_resume_token_is_out_of_range(tmp_path: Path
             async with store.watch(ACTORS, resume_token=token) as feed:
                 await anext(feed)
         with pytest.raises(OutOfRange):
+            beyond = store._token(10**40)
+            async with store.watch(ACTORS, resume_token=beyond) as feed:
+                await anext(feed)
+        with pytest.raises(OutOfRange):
             async with store.watch(ACTORS, resume_token="bm90LW91cnM") as feed:
                 await anext(feed)
 

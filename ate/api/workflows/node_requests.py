@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from ate.api import scheduling
 from ate.api.nodes import Nodes
-from ate.names import OPERATION_ID_METADATA
+from ate.names import FENCE_METADATA, OPERATION_ID_METADATA
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import atelet_pb2 as node
-from ate.store import Row
+from ate.store import Lease, Row
 
 SCOPES: Final = {
     pb.SNAPSHOT_CONTENT_SCOPE_FULL: node.SNAPSHOT_SCOPE_FULL,
@@ -17,9 +17,12 @@ SCOPES: Final = {
 }
 
 
-def metadata(operation_id: str, *, drain_grace_ms: int | None = None) -> dict[str, str]:
-    """gRPC metadata: the same operation id means the same operation, so that a repeat is not done twice."""
-    values = {OPERATION_ID_METADATA: operation_id}
+def metadata(operation_id: str, lease: Lease, *, drain_grace_ms: int | None = None) -> dict[str, str]:
+    """gRPC metadata: the same operation id means the same operation, so that a repeat is not done twice.
+
+    The lease's fence lets the node refuse what comes late from a holder that was overtaken.
+    """
+    values = {OPERATION_ID_METADATA: operation_id, FENCE_METADATA: str(lease.fence)}
     if drain_grace_ms is not None:
         values["ate-drain-grace-ms"] = str(drain_grace_ms)
     return values
@@ -115,7 +118,7 @@ def _system_info(source: pb.SystemInfoVolume, target: node.SystemInfoVolume) -> 
             target.data_sources.add(trust_bundle=bundle)
 
 
-async def terminate(nodes: Nodes, actor: Row[pb.Actor], template: Row[pb.ActorTemplate]) -> None:
+async def terminate(nodes: Nodes, actor: Row[pb.Actor], template: Row[pb.ActorTemplate], lease: Lease) -> None:
     """Makes sure nothing of a failed actor is left on its worker before the place is given to another.
 
     Raises (ambiguous) when the node cannot be asked: the actor then stays in transition with its place, to be retried.
@@ -127,4 +130,4 @@ async def terminate(nodes: Nodes, actor: Row[pb.Actor], template: Row[pb.ActorTe
         **identity(actor, template),
         spec=workload(template.value, actor.value),
     )
-    await herder.Terminate(request, timeout=60)
+    await herder.Terminate(request, timeout=60, metadata=metadata(f"stop-{actor.uid}", lease))

@@ -85,7 +85,7 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
         raise Aborted(f"actor {ref} lost its place on worker {assigned.worker.name}: retry")
     claimed = trio.current_time()
     try:
-        await _start(ctx, actor, template, config, claim.uid, boot)
+        await _start(ctx, actor, template, config, node_requests.metadata(claim.uid, lease), boot)
     except AteError as error:
         ambiguous, reason = isinstance(error, steps.AMBIGUOUS), reason_of(error)
         if ambiguous and reason not in (NOT_STARTED, NOT_READY):
@@ -94,7 +94,7 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
         if ambiguous and reason == NOT_STARTED:
             await steps.write_and_release(ctx, actor, lease, steps.back_to_sleep)
             raise
-        await node_requests.terminate(ctx.nodes, actor, template)
+        await node_requests.terminate(ctx.nodes, actor, template, lease)
         await steps.crash(ctx, actor, lease, f"resume failed: {error.message}")
         raise
 
@@ -110,7 +110,7 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
         actor = await steps.write(ctx, actor, lease, running)
     except Aborted:
         # Its worker was lost meanwhile and came back: what was just started there has no claim any more.
-        await node_requests.terminate(ctx.nodes, actor, template)
+        await node_requests.terminate(ctx.nodes, actor, template, lease)
         raise
     ctx.affinity.ran(actor.uid, template.uid, assigned.node_name)
     steps.log_state(
@@ -230,7 +230,7 @@ async def _start(
     actor: Row[pb.Actor],
     template: Row[pb.ActorTemplate],
     config: Row[pb.SandboxRuntimeConfig],
-    claim_id: str,
+    metadata: dict[str, str],
     boot: bool,
 ) -> None:
     herder = await ctx.nodes.herder(actor.value.status.worker_assignment.node_name)
@@ -243,7 +243,7 @@ async def _start(
     }
     if template.value.lifecycle.HasField("idle_timeout") and actor.key.scope != GOLDEN_ATESPACE:
         fields["idle_timeout"] = template.value.lifecycle.idle_timeout
-    call: dict[str, Any] = {"timeout": NODE_TIMEOUT, "metadata": node_requests.metadata(claim_id)}
+    call: dict[str, Any] = {"timeout": NODE_TIMEOUT, "metadata": metadata}
     source = source_of(actor.value, template.uid, boot)
     if not source.kind:
         await herder.Run(node.RunRequest(**fields), **call)

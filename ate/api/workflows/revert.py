@@ -49,7 +49,7 @@ async def _revert(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
             value.status.state = pb.ACTOR_STATE_REVERTING
 
         actor = await steps.write(ctx, actor, lease, mark)
-    await _stop(ctx, actor)
+    await _stop(ctx, actor, lease)
     if actor.value.status.in_progress_snapshot_uri:
         await ctx.objects.delete_prefix(actor.value.status.in_progress_snapshot_uri)
 
@@ -89,7 +89,7 @@ async def _delete(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
 
         actor = await steps.write(ctx, actor, lease, mark)
     before = actor.value
-    await _stop(ctx, actor)
+    await _stop(ctx, actor, lease)
     template = await ctx.store.get(TEMPLATES, key_of(actor.value.actor_template))
     locations = {_location(uri, actor.uid) for uri in _uris(actor.value)}
     if template is not None:
@@ -119,7 +119,7 @@ def _location(uri: str, actor_uid: str) -> str:
     return f"{before}/actors/{actor_uid}" if found else ""
 
 
-async def _stop(ctx: Context, actor: Row[pb.Actor]) -> None:
+async def _stop(ctx: Context, actor: Row[pb.Actor], lease: Lease) -> None:
     """Terminates the actor where it runs (or was paused). Unavailable while that node cannot be asked.
 
     A worker that is gone, or has restarted since, took the actor with it: there is nothing left to stop.
@@ -142,7 +142,7 @@ async def _stop(ctx: Context, actor: Row[pb.Actor]) -> None:
             actor_template_name=actor.value.actor_template.name,
         )
         try:
-            await herder.Terminate(request, timeout=60, metadata=node_requests.metadata(f"stop-{actor.uid}"))
+            await herder.Terminate(request, timeout=60, metadata=node_requests.metadata(f"stop-{actor.uid}", lease))
         except Unavailable as error:
             if worker:
                 raise

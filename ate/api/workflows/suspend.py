@@ -61,9 +61,9 @@ async def _suspend(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
     cpu = _cpu_of(ctx, actor.value, scope)
     try:
         if actor.value.status.HasField("worker_assignment"):
-            await _checkpoint(ctx, actor, template, scope)
+            await _checkpoint(ctx, actor, template, scope, lease)
         else:
-            await _upload_paused(ctx, actor, template, scope)
+            await _upload_paused(ctx, actor, template, scope, lease)
     except steps.AMBIGUOUS:
         raise
     except AteError as error:
@@ -71,7 +71,7 @@ async def _suspend(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
             await ctx.objects.delete_prefix(target)
             await steps.write(ctx, actor, lease, _back_to_running)
         elif actor.value.status.HasField("worker_assignment"):
-            await node_requests.terminate(ctx.nodes, actor, template)
+            await node_requests.terminate(ctx.nodes, actor, template, lease)
             await steps.crash(ctx, actor, lease, f"suspend failed: {error.message}")
         else:
             await steps.write(ctx, actor, lease, _back_to_paused)
@@ -136,7 +136,11 @@ def _drain_grace_ms(template: pb.ActorTemplate) -> int:
 
 
 async def _checkpoint(
-    ctx: Context, actor: Row[pb.Actor], template: Row[pb.ActorTemplate], scope: pb.SnapshotContentScope
+    ctx: Context,
+    actor: Row[pb.Actor],
+    template: Row[pb.ActorTemplate],
+    scope: pb.SnapshotContentScope,
+    lease: Lease,
 ) -> None:
     assigned = actor.value.status.worker_assignment
     target = actor.value.status.in_progress_snapshot_uri
@@ -152,12 +156,16 @@ async def _checkpoint(
     grace = _drain_grace_ms(template.value)
     operation = target.rpartition("/")[2]
     await herder.Checkpoint(
-        request, timeout=NODE_TIMEOUT, metadata=node_requests.metadata(operation, drain_grace_ms=grace)
+        request, timeout=NODE_TIMEOUT, metadata=node_requests.metadata(operation, lease, drain_grace_ms=grace)
     )
 
 
 async def _upload_paused(
-    ctx: Context, actor: Row[pb.Actor], template: Row[pb.ActorTemplate], scope: pb.SnapshotContentScope
+    ctx: Context,
+    actor: Row[pb.Actor],
+    template: Row[pb.ActorTemplate],
+    scope: pb.SnapshotContentScope,
+    lease: Lease,
 ) -> None:
     local = actor.value.status.local_snapshot
     if not local.node_vms_with_local_snapshots:
@@ -169,7 +177,8 @@ async def _upload_paused(
         destination_snapshot_uri=actor.value.status.in_progress_snapshot_uri,
         desired_scope=node_requests.SCOPES[scope],
     )
-    await herder.UploadPausedCheckpoint(request, timeout=NODE_TIMEOUT)
+    metadata = node_requests.metadata(request.destination_snapshot_uri.rpartition("/")[2], lease)
+    await herder.UploadPausedCheckpoint(request, timeout=NODE_TIMEOUT, metadata=metadata)
 
 
 async def _drop_older(ctx: Context, actor: Row[pb.Actor], template: pb.ActorTemplate, keep: str) -> None:
@@ -227,7 +236,7 @@ async def _pause(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
     )
     try:
         grace = _drain_grace_ms(template.value)
-        metadata = node_requests.metadata(name, drain_grace_ms=grace)
+        metadata = node_requests.metadata(name, lease, drain_grace_ms=grace)
         await herder.Checkpoint(request, timeout=NODE_TIMEOUT, metadata=metadata)
     except steps.AMBIGUOUS:
         raise
@@ -235,7 +244,7 @@ async def _pause(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
         if reason_of(error) == STILL_RUNNING:
             await steps.write(ctx, actor, lease, _back_to_running)
         else:
-            await node_requests.terminate(ctx.nodes, actor, template)
+            await node_requests.terminate(ctx.nodes, actor, template, lease)
             await steps.crash(ctx, actor, lease, f"pause failed: {error.message}")
         raise
     node_name = assigned.node_name

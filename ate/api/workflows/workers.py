@@ -17,6 +17,7 @@ from ate.store import Key, Row, Tx
 log = Logger("ate.api")
 
 _PAGE = 100
+_BEING_SAVED = (pb.ACTOR_STATE_SUSPENDING, pb.ACTOR_STATE_PAUSING)
 
 
 async def drain(ctx: Context, name: str, *, uid: str = "") -> pb.Worker:
@@ -80,14 +81,18 @@ async def _crash_claims(ctx: Context, worker: str, *, before_epoch: int | None, 
     while True:
         held = await ctx.store.scan(ASSIGNMENTS, scope=worker, limit=_PAGE)
         stale = [c for c in held if before_epoch is None or c.value.worker_epoch < before_epoch]
-        for claim in stale:
-            await _crash_claim(ctx, worker, claim, message)
-        if len(held) < _PAGE or not stale:
+        given_back = [await _crash_claim(ctx, worker, claim, message, before_epoch) for claim in stale]
+        if len(held) < _PAGE or not any(given_back):
             return
 
 
-async def _crash_claim(ctx: Context, worker: str, claim: Row[pb.ActorAssignment], message: str) -> None:
-    """Crashes one actor if it still points here; a claim no actor points at is only given back."""
+async def _crash_claim(
+    ctx: Context, worker: str, claim: Row[pb.ActorAssignment], message: str, before_epoch: int | None
+) -> bool:
+    """Crashes one actor if it still points here; a claim no actor points at is only given back. False: it stays.
+
+    An actor that was being saved when its worker restarted is left to that: its checkpoint may be safe on the node.
+    """
     while True:
         actor = await ctx.store.get(ACTORS, key_of(claim.value.actor))
         mine = (
@@ -99,6 +104,8 @@ async def _crash_claim(ctx: Context, worker: str, claim: Row[pb.ActorAssignment]
         try:
             if not mine or actor is None:
                 await give_back(ctx, claim)
+            elif before_epoch is not None and actor.value.status.state in _BEING_SAVED:
+                return False
             elif actor.value.status.state == pb.ACTOR_STATE_DELETING:
                 await steps.write_and_release(ctx, actor, None, lambda value: None)
             elif actor.value.status.state == pb.ACTOR_STATE_RESUMING:
@@ -106,7 +113,7 @@ async def _crash_claim(ctx: Context, worker: str, claim: Row[pb.ActorAssignment]
                 await steps.write_and_release(ctx, actor, None, steps.back_to_sleep)
             else:
                 await steps.crash(ctx, actor, None, ctx.last_words.take(actor.uid, message))
-            return
+            return True
         except Aborted:
             continue  # a workflow wrote the actor in between: look again
 
