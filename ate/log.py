@@ -1,7 +1,7 @@
 """The one logger: JSON lines on stderr, with the fields that tie a line to an actor, worker or operation.
 
 `bind(...)` adds fields to every line written in the current task and its children (a contextvar), so that code far
-down need not be handed names only to log them. Secrets are never fields.
+down need not be handed names only to log them. Lines of a traced call carry its ids. Secrets are never fields.
 """
 
 from __future__ import annotations
@@ -11,11 +11,20 @@ import contextvars
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from ate.telemetry import trace
+
 _fields: contextvars.ContextVar[dict[str, Any]] = contextvars.ContextVar("ate_log_fields", default={})  # noqa: B039
+
+
+def _trace() -> dict[str, str]:
+    here = trace.current()
+    if here is None:
+        return {}
+    return {"trace_id": here.trace_id, "span_id": here.span_id, "trace_flags": "01" if here.sampled else "00"}
 
 
 class _JsonFormatter(logging.Formatter):
@@ -25,6 +34,7 @@ class _JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
+            **_trace(),
             **_fields.get(),
             **getattr(record, "fields", {}),
         }
@@ -61,6 +71,11 @@ def bind(**fields: Any) -> Iterator[None]:
         yield
     finally:
         _fields.reset(token)
+
+
+def bound() -> Mapping[str, Any]:
+    """The fields that lines of this task carry."""
+    return _fields.get()
 
 
 def setup(level: str = "info", *, role: str = "") -> None:

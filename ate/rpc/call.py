@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 from google.protobuf.message import DecodeError
-from grpclib.const import Handler
+from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 from h2.errors import ErrorCodes
 
@@ -38,6 +38,7 @@ from ate.rpc.wire import (
     request_timeout,
     status_trailers,
 )
+from ate.telemetry import calls
 
 log = Logger("ate.rpc")
 
@@ -163,6 +164,16 @@ class ServerCall:
         if not _is_grpc(headers):
             self._send([(":status", "415"), ("content-type", "text/plain")])
             return
+        observed = calls.on_server(self.method, headers, known=handler is not None)
+        status = Status.CANCELLED
+        try:
+            status = await self._answer(headers, handler, interceptors)
+        finally:
+            if observed is not None:
+                observed.end(status.name)
+
+    async def _answer(self, headers: Headers, handler: Handler | None, interceptors: Sequence[Invoke]) -> Status:
+        """Runs the handler and tells the client how it went: the status it was told."""
         stream: ServerStream | None = None
         error: BaseException | None = None
         try:
@@ -185,14 +196,16 @@ class ServerCall:
                 raise
             error = raised
         if self._http.failure is not None:
-            return  # the client is gone: nobody to tell
+            return Status.CANCELLED  # the client is gone: nobody to tell
         if error is None and self.scope.cancelled_caught:
             error = (
                 Unavailable(self._killed)
                 if self._killed is not None
                 else DeadlineExceeded(f"{self.method} did not end within its deadline")
             )
-        self._send(self._trailers(stream, None if error is None else self._explain(error)))
+        known = None if error is None else self._explain(error)
+        self._send(self._trailers(stream, known))
+        return Status.OK if known is None else known.code
 
     def _trailers(self, stream: ServerStream | None, error: AteError | None) -> Headers:
         extra: Headers = []

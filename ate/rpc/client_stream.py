@@ -32,6 +32,7 @@ from ate.rpc.wire import (
     reset_status,
     trailers_error,
 )
+from ate.telemetry import calls
 
 if TYPE_CHECKING:
     from ate.rpc.client import Channel
@@ -77,10 +78,12 @@ class ClientStream:
         self._replies = 0
         self._complete = False  # trailers seen and said OK
         self._error: AteError | None = None
+        self._observed: calls.ObservedCall | None = None
 
     async def __aenter__(self) -> Self:
         if self._timeout is not None:
             self._scope.deadline = trio.current_time() + self._timeout
+        self._observed = calls.on_client(self._method)
         self._scope.__enter__()
         return self
 
@@ -97,6 +100,8 @@ class ClientStream:
             self._http.reset(ErrorCodes.CANCEL)
         where = None if ending is None else ending.__traceback__
         swallowed = self._scope.__exit__(None if ending is None else type(ending), ending, where)
+        if self._observed is not None:
+            self._observed.end(self._outcome(ending).name)
         if self._scope.cancelled_caught:
             raise DeadlineExceeded(f"{self._method} on {self._channel.address} took over {self._timeout} s")
         if ending is not None and ending is not error and not swallowed:
@@ -214,6 +219,8 @@ class ClientStream:
         extra: Headers = []
         if deadline != math.inf:
             extra.append(("grpc-timeout", encode_timeout(deadline - trio.current_time())))
+        if self._observed is not None:
+            extra += self._observed.headers()
         self._http, self.peer = await self._channel.open_stream(self._method, extra + self._metadata)
 
     def _remember(self, payload: bytes, end: bool) -> None:
@@ -274,6 +281,16 @@ class ClientStream:
     def _raise(self, error: AteError) -> Any:
         self._error = error
         raise error
+
+    def _outcome(self, ending: BaseException | None) -> Status:
+        """What became of the call, for those who count: as its caller saw it."""
+        if self._scope.cancelled_caught:
+            return Status.DEADLINE_EXCEEDED
+        if self._error is not None:
+            return self._error.code
+        if self._complete:
+            return Status.OK
+        return ending.code if isinstance(ending, AteError) else Status.CANCELLED
 
     async def _finish(self) -> None:
         """At a clean end of the block: a call with one reply is waited for, a stream left early is cancelled."""
