@@ -10,6 +10,9 @@ from pathlib import Path
 
 from ate.files import write_whole
 
+ENDPOINTS = "endpoints.json"
+"""Where the roles of this install listen, while it runs."""
+
 
 def install_id(root: Path) -> str:
     """8 hexadecimal digits, made once; part of every cgroup and interface name of this install."""
@@ -30,13 +33,13 @@ def node_name() -> str:
 
 def write_endpoints(root: Path, endpoints: Mapping[str, str]) -> None:
     """Notes where `ate dev` put its parts, for clients that are given only the root."""
-    write_whole(root / "endpoints.json", json.dumps(dict(endpoints)), mode=0o644)
+    write_whole(root / ENDPOINTS, json.dumps(dict(endpoints)), mode=0o644)
 
 
 def endpoints(root: Path) -> Mapping[str, str]:
     """What `write_endpoints` noted; empty when there is nothing."""
     try:
-        values: Mapping[str, str] = json.loads((root / "endpoints.json").read_text())
+        values: Mapping[str, str] = json.loads((root / ENDPOINTS).read_text())
         return values
     except (OSError, ValueError):
         return {}

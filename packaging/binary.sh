@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=build/binary
+echo "building dist/ate: about two minutes"
 .venv/bin/pyinstaller --noconfirm --clean --log-level=WARN --distpath "$work/dist" --workpath "$work/work" ate.spec
 tar -C "$work/dist" --sort=name --mtime=@0 --owner=0 --group=0 -cf - ate | zstd -q -19 -T0 >"$work/payload"
 hash=$(sha256sum "$work/payload" | cut -c1-16)

@@ -66,18 +66,20 @@ class Golden:
                 if row is None or row.uid != uid or _finished(row.value):
                     return
                 try:
-                    async with self._limit:
-                        await self._ctx.operations.run(
-                            f"lease:actortemplate:{key}",
-                            "golden",
-                            lambda lease, row=row: self._advance(row),  # type: ignore[misc]
-                        )
-                    return
-                except GoldenFailed as failed:
-                    await self._fail(row, str(failed))
+                    try:
+                        async with self._limit:
+                            await self._ctx.operations.run(
+                                f"lease:actortemplate:{key}",
+                                "golden",
+                                lambda lease, row=row: self._advance(row),  # type: ignore[misc]
+                            )
+                    except GoldenFailed as failed:
+                        await self._fail(row, str(failed))
                     return
                 except AteError as error:
                     log.info("golden snapshot not ready yet", template=str(key), reason=error.message)
+                except Exception as error:  # a bug that one template meets may not take the others down with it
+                    log.error("making a golden snapshot failed", exc=error, template=str(key))
                 await trio.sleep(delay)
                 delay = min(delay * 2, RETRY_MOST)
         finally:

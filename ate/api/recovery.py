@@ -85,3 +85,6 @@ class Recovery:
         except AteError as error:
             self._pauses.failed(row.uid)
             log.warning("interrupted work not finished yet", actor=str(ref), state=state, error=error.message)
+        except Exception as error:  # a bug that one actor meets may not take the others down with it
+            self._pauses.failed(row.uid)
+            log.error("finishing interrupted work failed", exc=error, actor=str(ref), state=state)

@@ -59,3 +59,6 @@ class Timers:
         except AteError as error:
             self._pauses.failed(row.uid)
             log.warning("an actor's time has come, and it cannot be done yet", actor=str(ref), error=error.message)
+        except Exception as error:  # a bug that one actor meets may not take the others down with it
+            self._pauses.failed(row.uid)
+            log.error("doing what an actor's time has come for failed", exc=error, actor=str(ref))

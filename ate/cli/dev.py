@@ -117,6 +117,8 @@ async def _run(options: argparse.Namespace, root: Path) -> None:
                         role = next(role for role in roles if role.name == name)
                         await (_stop_controller(role, root) if name == "controller" else _stop(role))
             nursery.cancel_scope.cancel()
+    for name in (install.ENDPOINTS, "ready"):
+        (root / name).unlink(missing_ok=True)
 
 
 def _roles(
@@ -145,13 +147,15 @@ def _roles(
 
 
 def _free_port(wanted: int) -> int:
-    """`wanted` if nobody listens there, else one the kernel picks."""
+    """`wanted` if nobody listens there, else one the kernel picks, said aloud: it may be another install's."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
                 found: int = probe.getsockname()[1]
+                if wanted and found != wanted:
+                    print(f"port {wanted} is in use (by another install?): taking {found} instead", file=sys.stderr)
                 return found
             except OSError:
                 continue

@@ -29,8 +29,10 @@ def read(text: str, source: str) -> Iterator[Message]:
     """Every document of a file as the message of its kind. InvalidArgument names file and document."""
     try:
         documents = list(yaml.safe_load_all(text))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a date that is none is a plain ValueError
         raise InvalidArgument(f"{source}: not YAML: {error}")
+    except RecursionError:
+        raise InvalidArgument(f"{source}: is nested too deeply")
     for number, document in enumerate(documents, 1):
         if document is None:
             continue
@@ -38,11 +40,31 @@ def read(text: str, source: str) -> Iterator[Message]:
             raise InvalidArgument(f"{source}, document {number}: must be a mapping")
         try:
             if document.get("kind") == "List":  # what `get -o yaml` prints of several
-                yield from map(to_message, document.get("items") or [])
+                for index, item in enumerate(_list(document, "items")):
+                    if not isinstance(item, dict):
+                        raise InvalidArgument(f"items[{index}]: must be a mapping")
+                    yield to_message(item)
                 continue
             yield to_message(document)
         except (InvalidArgument, json_format.ParseError) as error:
             raise InvalidArgument(f"{source}, document {number}: {error}")
+        except RecursionError:
+            raise InvalidArgument(f"{source}, document {number}: is nested too deeply")
+
+
+def _mapping(holder: dict[str, Any], name: str, path: str = "") -> dict[str, Any]:
+    """The mapping at `name`, empty when absent. InvalidArgument for anything else."""
+    value = holder.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise InvalidArgument(f"{path}{name}: must be a mapping")
+    return dict(value or {})
+
+
+def _list(holder: dict[str, Any], name: str) -> list[Any]:
+    value = holder.get(name)
+    if value is not None and not isinstance(value, list):
+        raise InvalidArgument(f"{name}: must be a list")
+    return list(value or [])
 
 
 def to_message(document: dict[str, Any]) -> Message:
@@ -51,6 +73,8 @@ def to_message(document: dict[str, Any]) -> Message:
     kind = document.get("kind", "ActorTemplate" if "containers" in document else "")
     if version != API_VERSION:
         raise InvalidArgument(f"apiVersion: {version!r} is not {API_VERSION}")
+    if not isinstance(kind, str):
+        raise InvalidArgument("kind: must be a word")
     if kind == "WorkerPool":
         return _worker_pool(document)
     if kind == "SandboxConfig":
@@ -69,10 +93,11 @@ def to_message(document: dict[str, Any]) -> Message:
 def _respell_template(body: dict[str, Any]) -> None:
     if "snapshotConfig" in body:
         body["snapshotsConfig"] = body.pop("snapshotConfig")
-    for container in body.get("containers") or []:
+    containers = _list(body, "containers")
+    for container in containers:
         if isinstance(container, dict) and "wakeupProbe" in container:
             container["readyz"] = container.pop("wakeupProbe")
-    for holder in [body, *(body.get("containers") or [])]:
+    for holder in [body, *containers]:
         resources = holder.get("resources") if isinstance(holder, dict) else None
         if isinstance(resources, dict) and isinstance(resources.get("limits"), dict):
             limits = resources["limits"]
@@ -88,13 +113,13 @@ def _metadata(document: dict[str, Any]) -> dict[str, Any]:
 
 def _class(spec: dict[str, Any]) -> str:
     name = spec.get("sandboxClass")
-    if name not in _CLASSES:
+    if not isinstance(name, str | None) or name not in _CLASSES:
         raise InvalidArgument(f"spec.sandboxClass: {name!r} is not gvisor or microvm")
     return _CLASSES[name]
 
 
 def _worker_pool(document: dict[str, Any]) -> pb.WorkerPool:
-    metadata, spec = _metadata(document), dict(document.get("spec") or {})
+    metadata, spec = _metadata(document), _mapping(document, "spec")
     if "replicas" not in spec:
         raise InvalidArgument("spec.replicas: is required")
     spec["sandboxClass"] = _class(spec)
@@ -102,17 +127,18 @@ def _worker_pool(document: dict[str, Any]) -> pb.WorkerPool:
         spec["workerImage"] = spec.pop("ateomImage")
     template = spec.get("template")
     if isinstance(template, dict) and isinstance(template.get("resources"), dict):
-        for amounts in template["resources"].values():
-            amounts |= {name: str(value) for name, value in amounts.items()}
+        for name in template["resources"]:
+            amounts = _mapping(template["resources"], name, "spec.template.resources.")
+            template["resources"][name] = {what: str(value) for what, value in amounts.items()}
     spec["deploymentNamespace"] = metadata.get("namespace", "")
     body = {"metadata": {"name": metadata["name"]}, "labels": metadata.get("labels") or {}, "spec": spec}
     return json_format.ParseDict(body, pb.WorkerPool())
 
 
 def _sandbox_config(document: dict[str, Any]) -> pb.SandboxRuntimeConfig:
-    metadata, spec = _metadata(document), dict(document.get("spec") or {})
+    metadata, spec = _metadata(document), _mapping(document, "spec")
     spec["sandboxClass"] = _class(spec)
-    spec["assets"] = {arch: {"files": files} for arch, files in (spec.get("assets") or {}).items()}
+    spec["assets"] = {arch: {"files": files} for arch, files in _mapping(spec, "assets", "spec.").items()}
     return json_format.ParseDict({"metadata": {"name": metadata["name"]}, "spec": spec}, pb.SandboxRuntimeConfig())
 
 

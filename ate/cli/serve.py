@@ -101,6 +101,7 @@ async def _serve(roles: list[str], options: argparse.Namespace, root: Path, node
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, stop)
+        options.stopping = stop
         for role in roles:
             await nursery.start(run_role, role)
         _log.info("serving", roles=roles, root=str(root), node=node)
@@ -156,8 +157,9 @@ async def _with_identity(
     from ate.identity.client import Request, open_identity
 
     request = Request(
-        root / "identity", names.SERVICE_ACCOUNTS[role], node_name=node, trust_domain=options.trust_domain
-    )
+        root / "identity", names.SERVICE_ACCOUNTS[role], node_name=node, trust_domain=options.trust_domain,
+        give_up=options.stopping,
+    )  # fmt: skip
     async with open_identity(request) as identity:
         await work(identity)
 

@@ -83,6 +83,8 @@ class LocalController:
                         await self._look(nursery)
                     except AteError as error:
                         log.warning("the control plane cannot be asked, trying again", error=error.message)
+                    except Exception as error:  # one pool's trouble may not leave the workers of all others unwatched
+                        log.error("looking after the workers failed, trying again", exc=error)
                     await self._pause()
             if self._config.stop_workers:
                 with trio.CancelScope(shield=True):

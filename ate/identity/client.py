@@ -37,7 +37,10 @@ RENEW_AT = 2 / 3
 
 @dataclass(frozen=True)
 class Request:
-    """Whose certificate is wanted. `subject` is a role's service account or `user:<name>`."""
+    """Whose certificate is wanted. `subject` is a role's service account or `user:<name>`.
+
+    `give_up`, once set, ends the wait for a broker that does not answer.
+    """
 
     directory: Path
     subject: str
@@ -45,6 +48,7 @@ class Request:
     pod_uid: str = ""
     hosts: Sequence[str] = ()
     trust_domain: str = "cluster.local"
+    give_up: trio.Event | None = None
 
 
 class _TrustOnly:
@@ -60,12 +64,19 @@ class _TrustOnly:
 
 async def obtain(request: Request, *, patience: float = 30.0) -> Credentials:
     """One certificate from the broker; waits up to `patience` seconds for a broker that is still starting."""
-    told = trio.current_time() + (_TELL_AFTER if patience > _SHORT else math.inf)
+    began = trio.current_time()
+    told = began + (_TELL_AFTER if patience > _SHORT else math.inf)
     with trio.move_on_after(patience):
         while True:
             try:
                 return await _ask(request)
             except (Unavailable, FileNotFoundError):
+                if (
+                    request.give_up is not None
+                    and request.give_up.is_set()
+                    and trio.current_time() > began + _TELL_AFTER
+                ):
+                    break
                 if trio.current_time() >= told:
                     told += patience
                     log.warning("waiting for the identity broker", socket=str(request.directory / "broker.sock"))

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias, TypeVar
 import trio
 
 from ate import log
-from ate.errors import AteError, FailedPrecondition, InvalidArgument, Unavailable
+from ate.errors import NOT_STARTED, AteError, FailedPrecondition, InvalidArgument, Unavailable, with_reason
 from ate.identity.spiffe import demand
 from ate.names import OPERATION_ID_METADATA
 from ate.node.network import interfaces as kernel
@@ -205,10 +205,12 @@ class AteomService(AteomBase):
     def _accepts(self, request: pb.RunWorkloadRequest | pb.RestoreWorkloadRequest) -> None:
         _require(request)
         if self._config.stopping is not None and self._config.stopping.is_set():
-            raise Unavailable(f"worker {self._config.worker_uid} is stopping; it takes no new actor")
+            stopping = Unavailable(f"worker {self._config.worker_uid} is stopping; it takes no new actor")
+            raise with_reason(stopping, NOT_STARTED)
         current = self._operations.current
         if current is not None and current.kind in _COMING_UP and current.actor_uid != request.actor_uid:
-            raise FailedPrecondition(f"this worker is starting actor {current.actor_uid}")
+            busy = Unavailable(f"worker {self._config.worker_uid} is starting actor {current.actor_uid}")
+            raise with_reason(busy, NOT_STARTED)
 
     async def _operate(self, kind: str, request: _Request, call: Call, work: Callable[[], Awaitable[_Reply]]) -> _Reply:
         operation_id = call.metadata.get(OPERATION_ID_METADATA, "")

@@ -49,6 +49,7 @@ from ate.rpc import Call, unary
 log = Logger("ate.node")
 
 ATEOM_TIMEOUT = 290.0
+ASK_ATTEMPTS = 3
 _PASSING = (Unavailable, PermissionDenied, ResourceExhausted)
 """Failures of a start that are not the actor's and end one day: a store away, credentials refused, a full disk."""
 _SCOPES = {pb.SNAPSHOT_SCOPE_FULL: "full", pb.SNAPSHOT_SCOPE_DATA: "data", pb.SNAPSHOT_SCOPE_DATA_ON_GOLDEN: "data"}
@@ -310,24 +311,29 @@ class Herder(AteomHerderBase):
         await trio.to_thread.run_sync(_empty, dirs.restore)
 
     async def runs(self, worker_uid: str, actor_uid: str) -> bool:
-        """Whether the worker still runs that actor."""
-        if not await self._ateoms.alive(worker_uid):
-            return False
-        stub = await self._ateoms.stub(worker_uid)
-        try:
-            await stub.GetWorkloadStats(ateom_pb2.GetWorkloadStatsRequest(actor_uid=actor_uid), timeout=10)
-        except (NotFound, Unavailable):
-            return False
-        except (FailedPrecondition, DeadlineExceeded):
-            return True  # it is there, and was not measured yet; or somebody is there who says nothing now
+        """Whether the worker still runs that actor. A worker that lives and cannot say is believed to."""
+        for _ in range(ASK_ATTEMPTS):
+            if not await self._ateoms.alive(worker_uid):
+                return False
+            stub = await self._ateoms.stub(worker_uid)
+            try:
+                await stub.GetWorkloadStats(ateom_pb2.GetWorkloadStatsRequest(actor_uid=actor_uid), timeout=10)
+                return True
+            except NotFound:
+                return False
+            except FailedPrecondition:
+                return True  # it is there, and was not measured yet
+            except (Unavailable, DeadlineExceeded) as error:
+                log.info("a worker does not say whether it runs an actor", worker=worker_uid, error=error.message)
+            await trio.sleep(0.1)
         return True
 
     # -- stopping -------------------------------------------------------------------------------------------------
 
     async def _terminate(self, request: pb.TerminateRequest) -> None:
         await self._take_down(request)
-        dirs = ActorDirs.of(self._root, request.actor_uid)
-        await trio.to_thread.run_sync(dirs.wipe)
+        if not request.keep_paused:
+            await trio.to_thread.run_sync(ActorDirs.of(self._root, request.actor_uid).wipe)
 
     async def _take_down(self, request: pb.RunRequest | pb.RestoreRequest | pb.TerminateRequest) -> None:
         """Nothing of the actor runs here afterwards, and only paused state and logs are left of it."""

@@ -234,7 +234,7 @@ class UploadPausedCheckpointResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class TerminateRequest(_message.Message):
-    __slots__ = ("target_ateom_uid", "atespace", "actor_name", "actor_uid", "actor_template_atespace", "actor_template_name", "spec")
+    __slots__ = ("target_ateom_uid", "atespace", "actor_name", "actor_uid", "actor_template_atespace", "actor_template_name", "spec", "keep_paused")
     TARGET_ATEOM_UID_FIELD_NUMBER: _ClassVar[int]
     ATESPACE_FIELD_NUMBER: _ClassVar[int]
     ACTOR_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +242,7 @@ class TerminateRequest(_message.Message):
     ACTOR_TEMPLATE_ATESPACE_FIELD_NUMBER: _ClassVar[int]
     ACTOR_TEMPLATE_NAME_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    KEEP_PAUSED_FIELD_NUMBER: _ClassVar[int]
     target_ateom_uid: str
     atespace: str
     actor_name: str
@@ -249,7 +250,8 @@ class TerminateRequest(_message.Message):
     actor_template_atespace: str
     actor_template_name: str
     spec: WorkloadSpec
-    def __init__(self, target_ateom_uid: _Optional[str] = ..., atespace: _Optional[str] = ..., actor_name: _Optional[str] = ..., actor_uid: _Optional[str] = ..., actor_template_atespace: _Optional[str] = ..., actor_template_name: _Optional[str] = ..., spec: _Optional[_Union[WorkloadSpec, _Mapping]] = ...) -> None: ...
+    keep_paused: bool
+    def __init__(self, target_ateom_uid: _Optional[str] = ..., atespace: _Optional[str] = ..., actor_name: _Optional[str] = ..., actor_uid: _Optional[str] = ..., actor_template_atespace: _Optional[str] = ..., actor_template_name: _Optional[str] = ..., spec: _Optional[_Union[WorkloadSpec, _Mapping]] = ..., keep_paused: _Optional[bool] = ...) -> None: ...
 
 class TerminateResponse(_message.Message):
     __slots__ = ()

@@ -36,7 +36,7 @@ def parse_target(values: list[str]) -> Ref | Answer:
     if len(values) != 1:
         return Answer(404, INVALID_REFERENCE)
     try:
-        return Ref.parse(values[0].strip())
+        return Ref.parse(values[0].strip(" \t"))
     except ValueError:
         return Answer(404, INVALID_REFERENCE)
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from ate.api import actors, workers
+from ate.api import actors, recovery, workers
 from ate.api.workflows import revert, suspend
 from ate.api.workflows import tags as tag_workflows
 from ate.errors import (
@@ -420,3 +420,30 @@ async def test_two_operations_on_one_actor_do_not_mix(clock: object) -> None:
             nursery.start_soon(pausing)
         assert len(errors) == 1 and isinstance(errors[0], Aborted)
         assert (await cluster.get("a")).status.state == SUSPENDED
+
+
+async def test_a_bug_that_one_actor_meets_leaves_the_others_alone(
+    clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cluster(recover=False) as cluster:
+        await ready(cluster, worker_count=2)
+        await cluster.add_actor("b")
+        cluster.node.before = lambda what: (_ for _ in ()).throw(Unavailable("away"))
+        for name in ("a", "b"):
+            with pytest.raises(Unavailable):
+                await cluster.resume(name)
+        cluster.node.before = lambda what: None
+        resume_ = recovery.resume.resume
+
+        async def buggy(ctx: object, ref: Ref, **options: bool) -> object:
+            if ref.name == "a":
+                raise ValueError("a bug")
+            return await resume_(cluster.ctx, ref, **options)
+
+        monkeypatch.setattr(recovery.resume, "resume", buggy)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(recovery.Recovery(cluster.ctx).run)
+            await cluster.until("b", RUNNING, 30)
+            monkeypatch.setattr(recovery.resume, "resume", resume_)
+            await cluster.until("a", RUNNING, 60)
+            nursery.cancel_scope.cancel()

@@ -283,7 +283,10 @@ def test_wrong_words_and_failed_wishes_get_one_helpful_line(cli: Cli, tmp_path: 
         (2, ("get", "actor", "x", "-a", "NOT_A_NAME"), "atespace"),
         (2, ("create", "actor", "x", "-a", "demo"), "--template"),
         (2, ("create", "worker", "x"), "apply -f"),
-        (2, ("update", "actor", "x", "-a", "demo"), "apply -f"),
+        (2, ("update", "actor", "x", "-a", "demo"), "--wake-at"),
+        (2, ("update", "actor", "x", "-a", "demo", "--wake-at", "soon"), "'soon'"),
+        (2, ("update", "tag", "x", "-a", "demo"), "--scope"),
+        (2, ("update", "worker", "x"), "apply -f"),
         (2, ("apply", "-f", "/no/such/file"), "/no/such/file"),
         (2, ("apply", "-f", str(bad)), "bad.yaml, document 1"),
         (2, ("get", "tags", "-a", "demo", "-w"), "-w"),
@@ -297,6 +300,16 @@ def test_wrong_words_and_failed_wishes_get_one_helpful_line(cli: Cli, tmp_path: 
         (1, ("image", "import", "/no/such/image"), "/no/such/image"),
     ):
         assert expected in cli.fails(status, *words), words
+    bad.write_bytes("kind: Atespace".encode("utf-16"))
+    assert "not UTF-8" in cli.fails(2, "apply", "-f", str(bad))
+    assert (
+        json.loads(cli("create", "actor", "made", "-a", "demo", "-t", "door", "-o", "json"))["metadata"]["name"]
+        == "made"
+    )
+    some = cli.run("get", "actors", "made", "absent", "-a", "demo", "-o", "name")
+    assert (some.returncode, some.stdout.strip()) == (1, "actor/demo/made") and "demo/absent not found" in some.stderr
+    gone = cli.run("delete", "actor", "absent", "made", "-a", "demo")
+    assert gone.returncode == 1 and "demo/made deleted" in gone.stdout and "demo/absent not found" in gone.stderr
 
 
 def test_a_watch_shows_every_change_and_ends_quietly(cli: Cli) -> None:
@@ -550,6 +563,13 @@ def test_a_role_without_a_broker_names_its_socket_and_ends(without_broker: Alone
         socket = str(log.parent / "identity/broker.sock")
         assert "waiting for the identity broker" in first and socket in first
         assert last.startswith("ate: ") and socket in last and "--role=identity-broker" in last, last
+
+
+def test_a_role_that_still_waits_for_the_broker_ends_at_once_when_told(tmp_path: Path) -> None:
+    process = serve(tmp_path, *words_for("router"))
+    until(lambda: "waiting for the identity broker" in (tmp_path / "serve.log").read_text())
+    process.terminate()
+    assert process.wait(10) == 1
 
 
 def test_a_stopped_install_sleeps_and_a_killed_one_is_taken_up_again(tmp_path: Path) -> None:

@@ -119,7 +119,9 @@ def _system_info(source: pb.SystemInfoVolume, target: node.SystemInfoVolume) -> 
 
 
 async def terminate(nodes: Nodes, actor: Row[pb.Actor], template: Row[pb.ActorTemplate], lease: Lease) -> None:
-    """Makes sure nothing of a failed actor is left on its worker before the place is given to another.
+    """Makes sure nothing of a failed actor runs on its worker before the place is given to another.
+
+    What it left there by a pause stays: it may still be had from that.
 
     Raises (ambiguous) when the node cannot be asked: the actor then stays in transition with its place, to be retried.
     """
@@ -129,5 +131,6 @@ async def terminate(nodes: Nodes, actor: Row[pb.Actor], template: Row[pb.ActorTe
         target_ateom_uid=assigned.worker.name,
         **identity(actor, template),
         spec=workload(template.value, actor.value),
+        keep_paused=True,
     )
     await herder.Terminate(request, timeout=60, metadata=metadata(f"stop-{actor.uid}", lease))

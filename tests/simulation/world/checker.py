@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import zstandard
 
@@ -47,9 +48,9 @@ class Before:
 
 
 class Checker:
-    def __init__(self, store: SqliteStore, objects: dict[str, bytes]) -> None:
+    def __init__(self, store: SqliteStore, objects: dict[str, bytes], disk: Path) -> None:
         self._db = store._writer
-        self._objects = objects
+        self._objects, self._disk = objects, disk
         self.rams: list[Ram] = []
         self.frozen: dict[str, int] = {}
         """actor uid -> count at its last checkpoint."""
@@ -107,6 +108,7 @@ class Checker:
             if status.state in (pb.ACTOR_STATE_RESUMING, pb.ACTOR_STATE_RUNNING) and not by_actor[uid]:
                 raise Broken(f"1: actor {actor.key} is {pb.ActorState.Name(status.state)} nowhere")
             self._snapshot(uid, actor.value)
+            self._paused(uid, actor.value)
         for row in rows.scan(self._db, TAGS, None, None, 1000):
             if row.value.status.state == pb.TAG_STATE_READY:
                 self._complete(row.value.status.snapshot.snapshot_uri, f"tag {row.key}")
@@ -126,6 +128,18 @@ class Checker:
         if fresh and uid in self.frozen and self.count_of(uri) != self.frozen[uid]:
             raise Broken(f"2: {name} committed {uri} with {self.count_of(uri)}, it was frozen at {self.frozen[uid]}")
         self._external[uid] = uri
+
+    def _paused(self, uid: str, actor: pb.Actor) -> None:
+        """What an acknowledged pause left on its node is there until the actor has moved on."""
+        status = actor.status
+        if status.state not in (pb.ACTOR_STATE_PAUSED, pb.ACTOR_STATE_RESUMING) or not status.HasField(
+            "local_snapshot"
+        ):
+            return
+        for node in status.local_snapshot.node_vms_with_local_snapshots:
+            folder = self._disk / node / "actors" / uid / "local-checkpoint" / status.local_snapshot.snapshot_name
+            if not (folder / "manifest.json").exists():
+                raise Broken(f"2: actor {actor.metadata.name} is paused on {node}, where its state is no more")
 
     def _complete(self, uri: str, whose: str) -> None:
         path = uri.removeprefix("file://")

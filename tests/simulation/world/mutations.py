@@ -13,6 +13,7 @@ from ate.api.kinds import ACTORS, WORKERS
 from ate.api.workflows import claims, steps
 from ate.api.workflows import workers as worker_workflows
 from ate.errors import AteError
+from ate.node.actor_dirs import ActorDirs
 from ate.node.herder import Herder
 from ate.node.snapshots import SnapshotStore
 from ate.proto import ateapi_pb2 as pb
@@ -129,7 +130,14 @@ def drop_lease_fence(stack: ExitStack) -> None:
     stack.enter_context(mock.patch.object(Herder, "_fence", fence))
 
 
+def wipe_paused_state(stack: ExitStack) -> None:
+    """Whoever takes an actor down after a failed start takes what a pause left along."""
+    wipe = ActorDirs.wipe
+    stack.enter_context(mock.patch.object(ActorDirs, "wipe", lambda self, **options: wipe(self)))
+
+
 MUTATIONS: dict[str, Mutation] = {
+    "wipe-paused-state": wipe_paused_state,
     "commit-before-durable": commit_before_durable,
     "skip-version-check": skip_version_check,
     "release-twice": release_twice,

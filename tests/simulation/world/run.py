@@ -35,6 +35,7 @@ WORKERS_A_NODE = 2
 BUSY_SECONDS = 15.0
 CALM_SECONDS = 120.0
 """Most virtual seconds until everything is in order: leases of the dead end, the longest pauses too."""
+SETTLE_TRIES = 12
 LONGEST_REQUEST = 180.0
 """Seconds: a parked request's longest wait, once more after a stale route, and the answer itself."""
 
@@ -162,7 +163,7 @@ class _Schedule:
             async with AsyncStores(locals_):
                 world = World(self.rng, store, self.disk, nursery)
                 world.local_stores = locals_
-                self.checker = Checker(store, self.objects)
+                self.checker = Checker(store, self.objects, self.disk)
                 world.committed = self.checker.committed
                 world.observer.started = self.checker.started
                 world.observer.frozen = self.checker.froze
@@ -319,19 +320,33 @@ class _Schedule:
         self.checker.committed()
         async with self.world.client() as channel:
             control = ControlStub(channel)
-            present = await control.ListActors(pb.ListActorsRequest(atespace="demo"), timeout=30)
+            present = pb.ListActorsResponse()
+            for _ in range(SETTLE_TRIES):
+                try:
+                    present = await control.ListActors(pb.ListActorsRequest(atespace="demo"), timeout=30)
+                    break
+                except AteError:
+                    await trio.sleep(10)
             # Those that hold a worker first: a paused one may need just that.
             for actor in sorted(present.actors, key=lambda actor: actor.status.state != pb.ACTOR_STATE_RUNNING):
                 name = actor.metadata.name
                 ref = pb.ObjectRef(atespace="demo", name=name)
-                try:
-                    if actor.status.state == pb.ACTOR_STATE_CRASHED:
-                        await control.RevertActor(pb.RevertActorRequest(actor=ref), timeout=100)
-                    await self._request(name)
-                    answer = await control.SuspendActor(pb.SuspendActorRequest(actor=ref), timeout=100)
-                except AteError as error:
+                error: AteError | None = None
+                for _ in range(SETTLE_TRIES):  # what was frozen before the calm may still hold things up
+                    try:
+                        actor = await control.GetActor(pb.GetActorRequest(actor=ref), timeout=30)
+                        if actor.status.state == pb.ACTOR_STATE_CRASHED:
+                            await control.RevertActor(pb.RevertActorRequest(actor=ref), timeout=100)
+                        await self._request(name)
+                        answer = await control.SuspendActor(pb.SuspendActorRequest(actor=ref), timeout=100)
+                        self.checker.suspended(answer.actor)
+                        break
+                    except AteError as failure:
+                        error = failure
+                        await trio.sleep(10)
+                else:
+                    assert error is not None
                     raise Broken(f"2: {name} cannot be had any more in a calm world: {error.code.name} {error.message}")
-                self.checker.suspended(answer.actor)
 
 
 class AsyncStores:
