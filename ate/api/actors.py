@@ -7,7 +7,7 @@ from ate.api.context import Context
 from ate.api.kinds import ACTORS, ATESPACES, TAGS, TEMPLATES, key_of
 from ate.api.validation import resources as rules
 from ate.api.validation.problems import Problems
-from ate.api.workflows import steps
+from ate.api.workflows import history, steps
 from ate.errors import FailedPrecondition, InvalidArgument, NotFound
 from ate.names import GOLDEN_ATESPACE, Ref
 from ate.proto import ateapi_pb2 as pb
@@ -37,6 +37,7 @@ async def create(ctx: Context, request: pb.CreateActorRequest) -> pb.Actor:
         if given.HasField(name):
             getattr(actor, name).CopyFrom(getattr(given, name))
     actor.status.state = pb.ACTOR_STATE_SUSPENDED
+    noted = history.note(ctx.wall_clock(), "create")
 
     def insert(tx: Tx) -> Row[pb.Actor]:
         if tx.get(ATESPACES, Key("", actor.metadata.atespace)) is None:
@@ -53,7 +54,9 @@ async def create(ctx: Context, request: pb.CreateActorRequest) -> pb.Actor:
         tag = _source_tag(tx, actor, template)
         if tag is not None:
             actor.status.external_snapshot.CopyFrom(tag.value.status.snapshot)
-        return tx.insert(ACTORS, Key(actor.metadata.atespace, actor.metadata.name), actor)
+        row = tx.insert(ACTORS, Key(actor.metadata.atespace, actor.metadata.name), actor)
+        history.record(tx, noted, history.NOTHING, row)
+        return row
 
     return (await ctx.store.transact(insert)).value
 

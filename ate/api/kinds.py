@@ -6,7 +6,7 @@ from typing import Final
 
 from ate.names import Ref
 from ate.proto import ateapi_pb2 as pb
-from ate.proto import node_pb2
+from ate.proto import events_pb2, node_pb2
 from ate.store import Key, Kind
 
 IN_TRANSITION: Final = frozenset(
@@ -44,6 +44,8 @@ ACTORS: Final = Kind(
     due=_due,
 )
 EGRESS: Final = Kind("egress-policy", pb.EgressPolicy)
+"""Under the key of its actor, and deleted with it."""
+ACTOR_EVENTS: Final = Kind("actor-events", events_pb2.ActorHistory, has_metadata=False)
 """Under the key of its actor, and deleted with it."""
 TAGS: Final = Kind("tag", pb.Tag)
 WORKERS: Final = Kind("worker", pb.Worker, watched=True)

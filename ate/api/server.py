@@ -15,6 +15,7 @@ from ate.api.callers import Gate
 from ate.api.context import Context
 from ate.api.control import Control
 from ate.api.cpus import Cpus
+from ate.api.events import EventLog
 from ate.api.golden import Golden
 from ate.api.nodes import open_nodes
 from ate.api.recovery import Recovery
@@ -77,6 +78,7 @@ async def run_api(
             NodeRegistry(ctx),
             ActorCrashes(ctx),
             ActorLogs(ctx),
+            EventLog(ctx),
         ]
         if config.debug:
             services.append(Debug(ctx))

@@ -15,6 +15,7 @@ from ate.identity import client as identity_client
 from ate.identity import spiffe
 from ate.identity.tls import Identity
 from ate.proto.ateapi_grpc import ControlStub, ProviderStub
+from ate.proto.events_grpc import EventLogStub
 from ate.proto.node_grpc import ActorLogsStub
 from ate.rpc import Channel, Peer
 
@@ -26,6 +27,7 @@ class Api:
     control: ControlStub
     provider: ProviderStub
     logs: ActorLogsStub
+    events: EventLogStub
 
 
 @asynccontextmanager
@@ -50,4 +52,4 @@ async def connect(root: Path, endpoint: str, trust_domain: str) -> AsyncIterator
 
     host, port = host_port(address)
     async with Channel.tcp(host, port, tls=identity, verify_peer=verify) as channel:
-        yield Api(ControlStub(channel), ProviderStub(channel), ActorLogsStub(channel))
+        yield Api(ControlStub(channel), ProviderStub(channel), ActorLogsStub(channel), EventLogStub(channel))

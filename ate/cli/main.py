@@ -79,6 +79,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         return image.run(options)
     from ate.cli import verbs
 
+    if options.verb == "get" and options.type in ("event", "events"):
+        from ate.cli import events
+
+        return verbs.run(events.get, options)
     if options.verb in ("resume", "suspend", "pause", "revert"):
         return verbs.run(verbs.lifecycle, options)
     return verbs.run(getattr(verbs, options.verb), options)
@@ -97,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_arguments(commands.add_parser("serve", help="run one or more roles"))
 
     get = _client(commands, "get", "show resources")
-    get.add_argument("type", choices=_types())
+    get.add_argument("type", choices=[*_types(), "event", "events"], help="events: what happened to an actor")
     get.add_argument("names", nargs="*")
     get.add_argument("-A", "--all-atespaces", action="store_true")
     get.add_argument("-w", "--watch", action="store_true", help="go on with a line for every change")

@@ -32,6 +32,10 @@ def _state(actor: pb.Actor) -> str:
     return pb.ActorState.Name(actor.status.state).removeprefix("ACTOR_STATE_")
 
 
+def _event_state(state: pb.ActorState) -> str:
+    return pb.ActorState.Name(state).removeprefix("ACTOR_STATE_") if state else NONE
+
+
 def _limits(resources: pb.WorkerResources, name: str) -> str:
     return next((limit.quantity for limit in resources.resources.limits if limit.name == name), NONE)
 
@@ -120,6 +124,21 @@ COLUMNS: dict[str, tuple[Sequence[Column], Sequence[Column]]] = {
             ("AGE", age),
         ),
         (("LABELS", lambda p: ",".join(f"{k}={v}" for k, v in sorted(p.labels.items())) or NONE),),
+    ),
+    "ActorEvent": (
+        (
+            ("TIME", lambda e: e.time.ToDatetime().isoformat(timespec="milliseconds") + "Z"),
+            ("ACTOR", lambda e: f"{e.atespace}/{e.actor_name}"),
+            ("FROM", lambda e: _event_state(e.from_state)),
+            ("TO", lambda e: _event_state(e.to_state)),
+            ("OPERATION", lambda e: e.operation or NONE),
+            ("MESSAGE", lambda e: e.message or NONE),
+        ),
+        (
+            ("WORKER", lambda e: e.worker or NONE),
+            ("NODE", lambda e: e.node or NONE),
+            ("TRACE", lambda e: e.trace_id or NONE),
+        ),
     ),
     "SandboxRuntimeConfig": (
         (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ate.api import scheduling
 from ate.api.kinds import ACTORS, ASSIGNMENTS, WORKERS, key_of
+from ate.api.workflows import history
 from ate.errors import Aborted, Internal
 from ate.proto import ateapi_pb2 as pb
 from ate.store import Key, Lease, Row, Tx
@@ -22,7 +23,13 @@ class WorkerTaken(Exception):
 
 
 def bind(
-    tx: Tx, actor: Row[pb.Actor], worker_name: str, needs: scheduling.Needs, resources: pb.Resources, lease: Lease
+    tx: Tx,
+    actor: Row[pb.Actor],
+    worker_name: str,
+    needs: scheduling.Needs,
+    resources: pb.Resources,
+    lease: Lease,
+    noted: history.Note,
 ) -> tuple[Row[pb.Actor], Row[pb.Worker], Row[pb.ActorAssignment]]:
     """Binds the actor to the worker and marks it RESUMING.
 
@@ -50,6 +57,7 @@ def bind(
         ),
     )
     worker = _write_allocated(tx, worker, resources, +1)
+    before = history.standing(actor.value)
     status = actor.value.status
     status.state = pb.ACTOR_STATE_RESUMING
     status.worker_assignment.CopyFrom(
@@ -65,6 +73,7 @@ def bind(
         )
     )
     actor = tx.update(ACTORS, actor.key, actor.value, uid=actor.uid, version=actor.version)
+    history.record(tx, noted, before, actor)
     return actor, worker, assignment
 
 

@@ -14,8 +14,9 @@ import trio
 
 from ate.errors import Aborted, DeadlineExceeded
 from ate.flights import Flights
-from ate.log import Logger
+from ate.log import Logger, bind
 from ate.store import Lease, Store
+from ate.telemetry import trace
 
 log = Logger("ate.api")
 T = TypeVar("T")
@@ -42,10 +43,16 @@ class Operations:
 
         Cancelling the caller leaves the work running. Aborted when another operation holds the resource.
         """
-        flight = self._flights.join_or_start(key, name, lambda: self._leased(key, work))
+        flight = self._flights.join_or_start(key, name, lambda: self._named(key, name, work))
         if flight.what != name:
             raise Aborted(f"another operation ({flight.what}) is in progress for {key}: retry in a moment")
         return await flight.wait()
+
+    async def _named(self, key: str, name: str, work: Callable[[Lease], Awaitable[T]]) -> T:
+        """A task of its own: what it logs and records says which operation it was."""
+        kind, _, resource = key.removeprefix("lease:").partition(":")
+        with bind(operation=name, **{kind: resource}), trace.span(f"operation.{name}"):
+            return await self._leased(key, work)
 
     async def _leased(self, key: str, work: Callable[[Lease], Awaitable[T]]) -> T:
         lease = await self._store.acquire_lease(key, self._holder, LEASE_TTL)

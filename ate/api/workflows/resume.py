@@ -15,7 +15,7 @@ import trio
 from ate.api import scheduling
 from ate.api.context import Context
 from ate.api.kinds import ASSIGNMENTS, TAGS, key_of
-from ate.api.workflows import claims, node_requests, revert, steps
+from ate.api.workflows import claims, history, node_requests, revert, steps
 from ate.errors import (
     ACTOR_CRASHED,
     NOT_READY,
@@ -147,6 +147,7 @@ async def _assign(
         needs = replace(needs, pinned_nodes=pinned)
     await ctx.workers.ready.wait()
     resources = template.value.resources
+    noted = history.note(ctx.wall_clock(), "resume")
     for attempt in range(BIND_ATTEMPTS):
         chosen = ctx.workers.candidates.choose(needs)
         if chosen is None:
@@ -155,7 +156,7 @@ async def _assign(
         try:
             with ctx.workers.candidates.claiming(chosen, needs):
                 bound, worker, _ = await ctx.store.transact(
-                    lambda tx, name=name: claims.bind(tx, actor, name, needs, resources, lease)  # type: ignore[misc]
+                    lambda tx, name=name: claims.bind(tx, actor, name, needs, resources, lease, noted)  # type: ignore[misc]
                 )
                 ctx.workers.apply(worker)
         except claims.WorkerTaken as taken:

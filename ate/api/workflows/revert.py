@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ate.api.context import Context
 from ate.api.kinds import ACTORS, ASSIGNMENTS, EGRESS, TEMPLATES, key_of
-from ate.api.workflows import node_requests, steps
+from ate.api.workflows import history, node_requests, steps
 from ate.errors import FailedPrecondition, Unavailable
 from ate.log import Logger
 from ate.names import Ref, actor_prefix
@@ -102,6 +102,7 @@ async def _delete(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
         tx.delete(ACTORS, actor.key, uid=actor.uid, version=actor.version)
         if tx.get(EGRESS, actor.key) is not None:
             tx.delete(EGRESS, actor.key)
+        history.drop(tx, actor.key)
 
     await ctx.store.transact(remove)
     ctx.affinity.forget([actor.uid])

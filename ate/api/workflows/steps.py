@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ate.api.context import Context
 from ate.api.kinds import ACTORS, CONFIGS, TEMPLATES, key_of
-from ate.api.workflows import claims
+from ate.api.workflows import claims, history
 from ate.errors import Aborted, Cancelled, DeadlineExceeded, FailedPrecondition, NotFound, Unavailable
 from ate.log import Logger
 from ate.names import Ref
@@ -56,12 +56,15 @@ async def write(
     ctx: Context, actor: Row[pb.Actor], lease: Lease | None, change: Callable[[pb.Actor], None]
 ) -> Row[pb.Actor]:
     """Applies `change` to the actor as it was read, and stores it if nobody else wrote in between."""
+    noted, before = history.note(ctx.wall_clock()), history.standing(actor.value)
 
     def update(tx: Tx) -> Row[pb.Actor]:
         if lease is not None:
             tx.require_lease(lease)
         change(actor.value)
-        return tx.update(ACTORS, actor.key, actor.value, uid=actor.uid, version=actor.version)
+        row = tx.update(ACTORS, actor.key, actor.value, uid=actor.uid, version=actor.version)
+        history.record(tx, noted, before, row)
+        return row
 
     return await ctx.store.transact(update)
 
@@ -70,6 +73,7 @@ async def write_and_release(
     ctx: Context, actor: Row[pb.Actor], lease: Lease | None, change: Callable[[pb.Actor], None]
 ) -> Row[pb.Actor]:
     """Like `write`, giving back the actor's place on its worker in the same transaction."""
+    noted, before = history.note(ctx.wall_clock()), history.standing(actor.value)
 
     def update(tx: Tx) -> tuple[Row[pb.Actor], Row[pb.Worker] | None]:
         if lease is not None:
@@ -77,7 +81,9 @@ async def write_and_release(
         worker = claims.release(tx, actor.uid)
         actor.value.status.ClearField("worker_assignment")
         change(actor.value)
-        return tx.update(ACTORS, actor.key, actor.value, uid=actor.uid, version=actor.version), worker
+        row = tx.update(ACTORS, actor.key, actor.value, uid=actor.uid, version=actor.version)
+        history.record(tx, noted, before, row)
+        return row, worker
 
     row, worker = await ctx.store.transact(update)
     if worker is not None:
