@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ate import install, names
 from ate.config import host_port
-from ate.errors import FailedPrecondition, PermissionDenied
+from ate.errors import FailedPrecondition, PermissionDenied, Unavailable
 from ate.identity import client as identity_client
 from ate.identity import spiffe
 from ate.identity.tls import Identity
@@ -41,6 +41,11 @@ async def connect(root: Path, endpoint: str, trust_domain: str) -> AsyncIterator
     request = identity_client.Request(root / "identity", f"user:{getpass.getuser().lower()}", trust_domain=trust_domain)
     try:
         identity = Identity(await identity_client.obtain(request, patience=3))
+    except Unavailable:
+        raise Unavailable(
+            f"the install at {root} does not answer: start it with `ate dev --root {root}`, or, where roles run alone, "
+            "see whether its identity broker runs"
+        )
     except PermissionError:
         raise PermissionDenied(
             f"{root / 'identity'} is not yours to use: run as root, or ask for a --grant of the broker"

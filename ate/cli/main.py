@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     update = _client(commands, "update", "change a tag's scope, or an actor's template or wake-up time")
     update.add_argument("type", choices=_types())
     update.add_argument("names", nargs="*", metavar="name")
-    update.add_argument("--scope", default="atespace", choices=("atespace", "published"), help="tag: who may use it")
+    update.add_argument("--scope", default="", choices=("atespace", "published"), help="tag: who may use it")
     update.add_argument("-t", "--template", default="", help="actor: ATESPACE/NAME of its new template")
     update.add_argument("--wake-at", default="", help="actor: a time (2026-01-31T08:00:00Z), +90s, +5m, +2h, or never")
 

@@ -14,7 +14,7 @@ import trio
 
 from ate.cli import manifests, output
 from ate.cli.client import Api, connect
-from ate.errors import Aborted, InvalidArgument, NotFound
+from ate.errors import Aborted, AteError, InvalidArgument, NotFound
 from ate.names import Ref
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import node_pb2
@@ -82,11 +82,42 @@ async def _get_one(api: Api, kind: str, ref: Ref) -> Any:
     return await getattr(stub, f"Get{noun}")(request_type(**{field: reference}), timeout=SHORT)
 
 
+class _Failures:
+    """Of a verb with several names: each is told at once, the others are still done, and the status says so."""
+
+    def __init__(self) -> None:
+        self.status = 0
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, AteError) or isinstance(error, InvalidArgument):
+            return False
+        print(f"ate: {error.message} ({error.code.name})", file=sys.stderr)
+        self.status = 1
+        return True
+
+
+def _say(message: Any, done: str, options: argparse.Namespace) -> None:
+    """One line for what was done, or the resource itself in the format that was asked for."""
+    if options.output in ("table", "wide"):
+        print(f"{output.name(message)} {done}", flush=True)
+    else:
+        print(output.render([message], options.output, kind=type(message).__name__, single=True), flush=True)
+
+
 async def get(api: Api, options: argparse.Namespace) -> int:
     """Lists, or shows those named."""
     kind = TYPES[options.type]
+    failures = _Failures()
     if options.names:
-        items = [await _get_one(api, kind, _ref(kind, name, options)) for name in options.names]
+        items = []
+        for name in options.names:
+            with failures:
+                items.append(await _get_one(api, kind, _ref(kind, name, options)))
+        if failures.status and not items:
+            return failures.status
     else:
         if kind in SCOPED and not options.atespace and not options.all_atespaces:
             raise InvalidArgument(f"which atespace? Give -a ATESPACE, or -A for all ({options.type} live in atespaces)")
@@ -98,7 +129,7 @@ async def get(api: Api, options: argparse.Namespace) -> int:
             print("No resources found", file=sys.stderr)
             return 0
         print(output.render(items, options.output, kind=kind, single=len(options.names) == 1))
-        return 0
+        return failures.status
     return await _watch(api, kind, options)
 
 
@@ -155,14 +186,16 @@ def _ref(kind: str, name: str, options: argparse.Namespace) -> Ref:
 async def lifecycle(api: Api, options: argparse.Namespace) -> int:
     """resume, suspend, pause and revert."""
     word = options.verb.capitalize()
+    failures = _Failures()
     for name in options.names:
         ref = _ref("Actor", name, options)
         request = getattr(pb, f"{word}ActorRequest")(actor=pb.ObjectRef(atespace=ref.atespace, name=ref.name))
         if options.verb == "resume":
             request.boot = options.boot
-        answer = await getattr(api.control, f"{word}Actor")(request, timeout=LONG)
-        print(output.render([answer.actor], options.output, kind="Actor", single=True))
-    return 0
+        with failures:
+            answer = await getattr(api.control, f"{word}Actor")(request, timeout=LONG)
+            print(output.render([answer.actor], options.output, kind="Actor", single=True), flush=True)
+    return failures.status
 
 
 async def delete(api: Api, options: argparse.Namespace) -> int:
@@ -171,18 +204,20 @@ async def delete(api: Api, options: argparse.Namespace) -> int:
     stub: Any = api.provider if kind in ("WorkerPool", "SandboxRuntimeConfig") else api.control
     request_type = getattr(pb, f"Delete{noun}Request")
     field = request_type.DESCRIPTOR.fields[0].name
+    failures = _Failures()
     for name in options.names:
         ref = _ref(kind, name, options)
         reference = pb.ObjectRef(atespace=ref.atespace if kind in SCOPED else "", name=ref.name)
         extra = {"any_state": True} if kind == "Actor" and options.any_state else {}
-        try:
-            gone = await getattr(stub, f"Delete{noun}")(request_type(**{field: reference}, **extra), timeout=LONG)
-        except NotFound:
-            if options.ignore_not_found:
-                continue
-            raise
-        print(f"{output.name(gone)} deleted")
-    return 0
+        with failures:
+            try:
+                gone = await getattr(stub, f"Delete{noun}")(request_type(**{field: reference}, **extra), timeout=LONG)
+            except NotFound:
+                if options.ignore_not_found:
+                    continue
+                raise
+            _say(gone, "deleted", options)
+    return failures.status
 
 
 # -- creating and changing ------------------------------------------------------------------------------------------
@@ -206,11 +241,11 @@ async def create(api: Api, options: argparse.Namespace) -> int:
                 )
             request = pb.CreateActorTemplateRequest(actor_template=message)
             made = await api.control.CreateActorTemplate(request, timeout=SHORT)
-            print(f"{output.name(made)} created")
+            _say(made, "created", options)
         return 0
     else:
         raise InvalidArgument(f"create does not take {options.type}: use `ate apply -f FILE`")
-    print(f"{output.name(made)} created")
+    _say(made, "created", options)
     return 0
 
 
@@ -261,19 +296,22 @@ async def update(api: Api, options: argparse.Namespace) -> int:
     ref = _ref(kind, _one_name(options), options)
     made: Any
     if kind == "Tag":
+        if not options.scope:
+            raise InvalidArgument("update tag changes --scope: give atespace or published")
         tag = await _get_one(api, "Tag", ref)
         tag.scope = _scope(options)
         made = await api.control.UpdateTag(pb.UpdateTagRequest(tag=tag), timeout=SHORT)
     else:
         if not options.template and not options.wake_at:
             raise InvalidArgument("update actor changes --template or --wake-at: give one of them")
+        _set_wake_time(pb.Actor(), options.wake_at)  # wrong words are told before anything is asked
         actor = await _get_one(api, "Actor", ref)
         if options.template:
             template = _ref("ActorTemplate", options.template, options)
             actor.actor_template.CopyFrom(pb.ObjectRef(atespace=template.atespace, name=template.name))
         _set_wake_time(actor, options.wake_at)
         made = await api.control.UpdateActor(pb.UpdateActorRequest(actor=actor), timeout=SHORT)
-    print(f"{output.name(made)} updated")
+    _say(made, "updated", options)
     return 0
 
 
@@ -293,6 +331,10 @@ def _set_wake_time(actor: pb.Actor, given: str) -> None:
             raise InvalidArgument(f"--wake-at: {given!r} is no time (2026-01-31T08:00:00Z), delay (+5m) or never")
 
 
+_MOST_TEXT = 4 << 20
+"""Characters of one manifest file: far above any that is meant, and read in seconds."""
+
+
 def _read_files(filenames: list[str]) -> list[Any]:
     if not filenames:
         raise InvalidArgument("give a file with -f FILE (- for standard input)")
@@ -302,6 +344,10 @@ def _read_files(filenames: list[str]) -> list[Any]:
             text = sys.stdin.read() if filename == "-" else Path(filename).read_text()
         except OSError as error:
             raise InvalidArgument(f"-f {filename}: {error.strerror}")
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(f"-f {filename}: is not UTF-8 text ({error.reason} at byte {error.start})")
+        if len(text) > _MOST_TEXT:
+            raise InvalidArgument(f"-f {filename}: is longer than {_MOST_TEXT} characters")
         messages += manifests.read(text, filename)
     return messages
 

@@ -72,7 +72,7 @@ async def delete(ctx: Context, ref: Ref, *, any_state: bool, options: pb.DeleteO
     state = actor.value.status.state
     if state not in _DELETABLE and not any_state:
         name = pb.ActorState.Name(state).removeprefix("ACTOR_STATE_")
-        raise FailedPrecondition(f"actor {ref} is {name}: suspend it first, or delete it with any_state")
+        raise FailedPrecondition(f"actor {ref} is {name}: suspend it first, or delete it in any state (--any-state)")
 
     async def work(lease: Lease) -> pb.Actor:
         return await _delete(ctx, ref, lease)

@@ -32,7 +32,7 @@ from tests.simulation.world.world import World, apply_basics
 
 NODES = ("n1", "n2")
 WORKERS_A_NODE = 2
-BUSY_SECONDS = 15.0
+BUSY_SECONDS = 10.0
 CALM_SECONDS = 120.0
 """Most virtual seconds until everything is in order: leases of the dead end, the longest pauses too."""
 SETTLE_TRIES = 12
