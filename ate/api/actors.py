@@ -7,7 +7,7 @@ from ate.api.context import Context
 from ate.api.kinds import ACTORS, ATESPACES, TAGS, TEMPLATES, key_of
 from ate.api.validation import resources as rules
 from ate.api.validation.problems import Problems
-from ate.api.workflows import history, steps
+from ate.api.workflows import history, measures, steps
 from ate.errors import FailedPrecondition, InvalidArgument, NotFound
 from ate.names import GOLDEN_ATESPACE, Ref
 from ate.proto import ateapi_pb2 as pb
@@ -25,6 +25,11 @@ def ref_of(present: bool, value: pb.ObjectRef, *options: pb.DeleteOptions) -> Re
 
 
 async def create(ctx: Context, request: pb.CreateActorRequest) -> pb.Actor:
+    with measures.operation("create"):
+        return await _create(ctx, request)
+
+
+async def _create(ctx: Context, request: pb.CreateActorRequest) -> pb.Actor:
     problems = Problems()
     rules.actor(problems, "actor", request.actor)
     problems.raise_if_any()
@@ -38,6 +43,7 @@ async def create(ctx: Context, request: pb.CreateActorRequest) -> pb.Actor:
             getattr(actor, name).CopyFrom(getattr(given, name))
     actor.status.state = pb.ACTOR_STATE_SUSPENDED
     noted = history.note(ctx.wall_clock(), "create")
+    measures.actor(actor)
 
     def insert(tx: Tx) -> Row[pb.Actor]:
         if tx.get(ATESPACES, Key("", actor.metadata.atespace)) is None:

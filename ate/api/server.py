@@ -22,12 +22,14 @@ from ate.api.recovery import Recovery
 from ate.api.services import ActorCrashes, ActorIdentity, ActorLogs, Debug, NodeRegistry, Provider, WorkerService
 from ate.api.timers import Timers
 from ate.api.worker_cache import WorkerCache
+from ate.api.workflows import measures
 from ate.api.workflows.operations import LONGEST, Operations
 from ate.identity.tls import Identity
 from ate.log import Logger
 from ate.names import new_uid
 from ate.rpc import IServable, Server, open_tcp_listener
 from ate.store import open_sqlite
+from ate.telemetry import metrics
 
 log = Logger("ate.api")
 
@@ -87,6 +89,7 @@ async def run_api(
         log.info("api is serving", address=f"{config.listen_host}:{listener.port}")
         await nursery.start(server.serve, [listener])
         task_status.started(listener.port)
-        await stop.wait()
+        with metrics.WORKERPOOL_WORKERS.by(lambda: measures.workers_by_state(workers.all())):
+            await stop.wait()
         await server.drain(config.drain_timeout)
         nursery.cancel_scope.cancel()

@@ -32,7 +32,13 @@ class WorkerCache:
         return len(self._workers)
 
     def all(self) -> Iterable[pb.Worker]:
-        return (row.value for row in self._workers.values())
+        """Each as last seen. Also from other threads: what is looked through is a copy."""
+        return [row.value for row in list(self._workers.values())]
+
+    def sandbox_class_of(self, name: str) -> str:
+        """The class of a worker; empty when it is not known (any more)."""
+        row = self._workers.get(name)
+        return row.value.sandbox_class if row is not None else ""
 
     def apply(self, row: Row[pb.Worker]) -> None:
         """Takes a row that was just read or written, unless a newer one is known."""

@@ -50,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--parked-request-budget", default="5")
     add("--parked-request-max", default="1024")
     add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    add(
+        "--metrics",
+        action="store_true",
+        help="serve each role's /metrics, /healthz and /readyz on a free loopback port, noted in endpoints.json",
+    )
     add("--die-with-parent", action="store_true", help="end when the process that started this one ends")
 
 
@@ -87,6 +92,10 @@ async def _run(options: argparse.Namespace, root: Path) -> None:
         _free_port(int(port)) for port in (options.api_port, options.router_port, options.status_port)
     )
     roles = _roles(options, root, node, api_port, router_port, status_port)
+    # One port for all lives of a role, as a scraper expects.
+    metrics = {role.name: f"127.0.0.1:{_free_port(0)}" for role in roles} if options.metrics else {}
+    for role in roles:
+        role.argv += [f"--metrics-listen-addr={metrics[role.name]}"] if metrics else []
     install.write_endpoints(
         root,
         {
@@ -94,6 +103,7 @@ async def _run(options: argparse.Namespace, root: Path) -> None:
             "router": f"127.0.0.1:{router_port}",
             "status": f"127.0.0.1:{status_port}",
             "node": node,
+            **{f"metrics-{name}": address for name, address in metrics.items()},
         },
     )
     (root / "logs").mkdir(exist_ok=True)

@@ -79,6 +79,12 @@ def _dispatch(options: argparse.Namespace) -> int:
         return image.run(options)
     from ate.cli import verbs
 
+    if options.trace:
+        from ate.telemetry import trace
+
+        context = trace.new(sampled=True)
+        trace.enter(context)
+        print(f"trace {context.trace_id}", file=sys.stderr)
     if options.verb == "get" and options.type in ("event", "events"):
         from ate.cli import events
 
@@ -176,4 +182,5 @@ def _client(commands: argparse._SubParsersAction, name: str, what: str) -> argpa
     parser.add_argument("--trust-domain", default="cluster.local")
     parser.add_argument("-a", "--atespace", default="")
     parser.add_argument("-o", "--output", default="table", choices=FORMATS)
+    parser.add_argument("--trace", action="store_true", help="have the call traced, and print its trace id")
     return parser

@@ -18,6 +18,8 @@ import trio
 from ate import install, log, names, program
 from ate.config import DEFAULT_ROOT, host_port
 from ate.errors import FailedPrecondition, Internal, InvalidArgument
+from ate.telemetry import relay
+from ate.telemetry.service import RATIO, ROUTER_RATIO, open_telemetry
 
 ROLES = ("identity-broker", "api", "controller", "atelet", "router", "ateom")
 """In the order they are started in one process."""
@@ -39,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--trust-domain", default="cluster.local")
     add("--api-address", default="127.0.0.1:7443", help="where the api role is reached")
     add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    add(
+        "--metrics-listen-addr",
+        default="",
+        help="host:port of /metrics (Prometheus), /healthz and /readyz (default: off; a worker serves none)",
+    )
     add("--die-with-parent", action="store_true", help="end when the process that started this one ends")
     api = parser.add_argument_group("api").add_argument
     api("--api-listen", default="127.0.0.1:7443")
@@ -99,7 +106,19 @@ async def _serve(roles: list[str], options: argparse.Namespace, root: Path, node
         finally:
             ended[role].set()
 
-    async with trio.open_nursery() as nursery:
+    address = options.metrics_listen_addr
+    async with (
+        open_telemetry(
+            f"ate-{roles[0]}" if len(roles) == 1 else "ate",
+            listen=host_port(address) if address else None,
+            ratio=ROUTER_RATIO if roles == ["router"] else RATIO,
+            attributes={"host.name": node},
+            draining=stop,
+        ),
+        trio.open_nursery() as nursery,
+    ):
+        if "atelet" in roles:
+            nursery.start_soon(relay.run_relay, root / relay.SOCKET)
         nursery.start_soon(_stop_on_signal, stop)
         options.stopping = stop
         for role in roles:
@@ -331,7 +350,9 @@ async def _ateom(options: argparse.Namespace, root: Path, node: str, tunnel: soc
         trust_domain=domain,
     )
     stopping = trio.Event()
+    attributes = {"host.name": node, "ate.worker.uid": options.worker_uid, "ate.otlp.relay": "atelet"}
     async with (
+        open_telemetry("ate-ateom", attributes=attributes, relay=root / relay.SOCKET),
         open_identity(request) as identity,
         support_channel(root, identity, domain, node) as agent,
         trio.open_nursery() as nursery,

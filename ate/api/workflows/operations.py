@@ -12,6 +12,7 @@ from typing import TypeVar
 import outcome
 import trio
 
+from ate.api.workflows import measures
 from ate.errors import Aborted, DeadlineExceeded
 from ate.flights import Flights
 from ate.log import Logger, bind
@@ -51,7 +52,8 @@ class Operations:
     async def _named(self, key: str, name: str, work: Callable[[Lease], Awaitable[T]]) -> T:
         """A task of its own: what it logs and records says which operation it was."""
         kind, _, resource = key.removeprefix("lease:").partition(":")
-        with bind(operation=name, **{kind: resource}), trace.span(f"operation.{name}"):
+        measured = measures.operation(name if kind == "actor" else "")
+        with bind(operation=name, **{kind: resource}), trace.span(f"operation.{name}"), measured:
             return await self._leased(key, work)
 
     async def _leased(self, key: str, work: Callable[[Lease], Awaitable[T]]) -> T:

@@ -15,7 +15,7 @@ import trio
 from ate.api import scheduling
 from ate.api.context import Context
 from ate.api.kinds import ASSIGNMENTS, TAGS, key_of
-from ate.api.workflows import claims, history, node_requests, revert, steps
+from ate.api.workflows import claims, history, measures, node_requests, revert, steps
 from ate.errors import (
     ACTOR_CRASHED,
     NOT_READY,
@@ -27,11 +27,12 @@ from ate.errors import (
     reason_of,
     with_reason,
 )
-from ate.log import Logger
+from ate.log import Logger, bind
 from ate.names import GOLDEN_ATESPACE, Ref
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import atelet_pb2 as node
 from ate.store import Key, Lease, Row
+from ate.telemetry import trace
 
 log = Logger("ate.api")
 
@@ -74,7 +75,8 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
     template = await steps.template_of(ctx, actor)
     config = await steps.config_of(ctx, template)
     if state != pb.ACTOR_STATE_RESUMING:
-        actor = await _assign(ctx, actor, template, lease, boot)
+        with trace.span("step.AssignWorker"), measures.assignment():
+            actor = await _assign(ctx, actor, template, lease, boot)
     elif not await ctx.store.transact(lambda tx: claims.hosts(tx, actor)):
         # It never ran there, so nothing is lost: it sleeps on, and the next try takes another worker.
         await steps.write_and_release(ctx, actor, lease, steps.back_to_sleep)
@@ -85,7 +87,8 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
         raise Aborted(f"actor {ref} lost its place on worker {assigned.worker.name}: retry")
     claimed = trio.current_time()
     try:
-        await _start(ctx, actor, template, config, node_requests.metadata(claim.uid, lease), boot)
+        with trace.span("step.StartOnNode"), bind(worker=assigned.worker.name, operation_id=claim.uid):
+            await _start(ctx, actor, template, config, node_requests.metadata(claim.uid, lease), boot)
     except AteError as error:
         ambiguous, reason = isinstance(error, steps.AMBIGUOUS), reason_of(error)
         if ambiguous and reason not in (NOT_STARTED, NOT_READY):
@@ -107,7 +110,8 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
             value.ClearField("wake_time")
 
     try:
-        actor = await steps.write(ctx, actor, lease, running)
+        with trace.span("step.FinalizeRunning"):
+            actor = await steps.write(ctx, actor, lease, running)
     except Aborted:
         # Its worker was lost meanwhile and came back: what was just started there has no claim any more.
         await node_requests.terminate(ctx.nodes, actor, template, lease)
@@ -167,6 +171,7 @@ async def _assign(
                 ctx.workers.apply(taken.row)
             await trio.sleep(min(0.015 * 2**attempt, 0.25) if attempt else 0)
             continue
+        measures.actor(bound.value)
         return bound
     raise ResourceExhausted(_no_worker(ctx, actor, needs))
 
@@ -226,6 +231,13 @@ def source_of(actor: pb.Actor, template_uid: str, boot: bool) -> Source:
     return Source("")
 
 
+def _kind_of(source: Source, actor_uid: str) -> str:
+    """As it is counted: a snapshot that is not the actor's own is a golden one, or another tag's."""
+    if source.kind != "external":
+        return source.kind or "boot"
+    return "latest" if f"/actors/{actor_uid}/" in source.name else "golden"
+
+
 async def _start(
     ctx: Context,
     actor: Row[pb.Actor],
@@ -246,6 +258,7 @@ async def _start(
         fields["idle_timeout"] = template.value.lifecycle.idle_timeout
     call: dict[str, Any] = {"timeout": NODE_TIMEOUT, "metadata": metadata}
     source = source_of(actor.value, template.uid, boot)
+    measures.snapshot(source.scope, _kind_of(source, actor.uid))
     if not source.kind:
         await herder.Run(node.RunRequest(**fields), **call)
         return

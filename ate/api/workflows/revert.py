@@ -11,6 +11,7 @@ from ate.names import Ref, actor_prefix
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import atelet_pb2 as node
 from ate.store import Key, Lease, Row, Tx
+from ate.telemetry import trace
 
 log = Logger("ate.api")
 
@@ -49,7 +50,8 @@ async def _revert(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
             value.status.state = pb.ACTOR_STATE_REVERTING
 
         actor = await steps.write(ctx, actor, lease, mark)
-    await _stop(ctx, actor, lease)
+    with trace.span("step.StopOnNode"):
+        await _stop(ctx, actor, lease)
     if actor.value.status.in_progress_snapshot_uri:
         await ctx.objects.delete_prefix(actor.value.status.in_progress_snapshot_uri)
 
@@ -89,7 +91,8 @@ async def _delete(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
 
         actor = await steps.write(ctx, actor, lease, mark)
     before = actor.value
-    await _stop(ctx, actor, lease)
+    with trace.span("step.StopOnNode"):
+        await _stop(ctx, actor, lease)
     template = await ctx.store.get(TEMPLATES, key_of(actor.value.actor_template))
     locations = {_location(uri, actor.uid) for uri in _uris(actor.value)}
     if template is not None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ate.api.context import Context
 from ate.api.kinds import ACTORS, CONFIGS, TEMPLATES, key_of
-from ate.api.workflows import claims, history
+from ate.api.workflows import claims, history, measures
 from ate.errors import Aborted, Cancelled, DeadlineExceeded, FailedPrecondition, NotFound, Unavailable
 from ate.log import Logger
 from ate.names import Ref
@@ -30,6 +30,7 @@ async def load(ctx: Context, ref: Ref, *, uid: str = "") -> Row[pb.Actor]:
     row = await ctx.store.get(ACTORS, Key(ref.atespace, ref.name))
     if row is None or (uid and row.uid != uid):
         raise NotFound(f"actor {ref} not found")
+    measures.actor(row.value)
     return row
 
 
@@ -37,6 +38,7 @@ async def template_of(ctx: Context, actor: Row[pb.Actor]) -> Row[pb.ActorTemplat
     row = await ctx.store.get(TEMPLATES, key_of(actor.value.actor_template))
     if row is None:
         raise FailedPrecondition(f"actor template not found: {Ref(*_pair(actor.value.actor_template))}")
+    measures.template(row.value)
     return row
 
 
@@ -105,8 +107,19 @@ async def crash(ctx: Context, actor: Row[pb.Actor], lease: Lease | None, message
         value.status.crash.message = message[:_MAX_CRASH_MESSAGE]
         value.status.crash.crash_time.FromNanoseconds(int(ctx.wall_clock() * 1e9))
 
+    before = pb.Actor()
+    before.CopyFrom(actor.value)
+    lost = before.status.worker_assignment
     row = await write_and_release(ctx, actor, lease, change)
-    log.warning("Actor crashed", actor=str(actor.key), actor_uid=actor.uid, reason=message)
+    measures.crashed(before, history.note(0).operation, ctx.workers.sandbox_class_of(lost.worker.name))
+    log.warning(
+        "Actor crashed",
+        actor=str(actor.key),
+        actor_uid=actor.uid,
+        worker=lost.worker.name,
+        node=lost.node_name,
+        reason=message,
+    )
     return row
 
 

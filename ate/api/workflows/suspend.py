@@ -8,13 +8,14 @@ and verified; the snapshot's name, stored before the node is asked, is the opera
 from __future__ import annotations
 
 from ate.api.context import Context
-from ate.api.workflows import node_requests, steps
+from ate.api.workflows import measures, node_requests, steps
 from ate.errors import STILL_RUNNING, AteError, FailedPrecondition, NotFound, reason_of
 from ate.log import Logger
 from ate.names import GOLDEN_ATESPACE, Ref, actor_prefix, new_uid, snapshot_uri
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import atelet_pb2 as node
 from ate.store import Lease, Row
+from ate.telemetry import trace
 
 log = Logger("ate.api")
 
@@ -50,6 +51,7 @@ async def _suspend(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
         raise FailedPrecondition(_not_from(ref, actor.value, "suspended", "RUNNING or PAUSED"))
     template = await steps.template_of(ctx, actor)
     scope = commit_scope(ref, template.value)
+    measures.snapshot(scope)
     if state != pb.ACTOR_STATE_SUSPENDING:
         if state == pb.ACTOR_STATE_PAUSED and actor.value.status.local_snapshot.content_scope == DATA and scope == FULL:
             raise FailedPrecondition(
@@ -61,9 +63,11 @@ async def _suspend(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
     cpu = _cpu_of(ctx, actor.value, scope)
     try:
         if actor.value.status.HasField("worker_assignment"):
-            await _checkpoint(ctx, actor, template, scope, lease)
+            with trace.span("step.Checkpoint"):
+                await _checkpoint(ctx, actor, template, scope, lease)
         else:
-            await _upload_paused(ctx, actor, template, scope, lease)
+            with trace.span("step.UploadPaused"):
+                await _upload_paused(ctx, actor, template, scope, lease)
     except steps.AMBIGUOUS:
         raise
     except AteError as error:
@@ -88,9 +92,11 @@ async def _suspend(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
         status.in_progress_snapshot_uri = ""
         status.ClearField("local_snapshot")
 
-    actor = await steps.write_and_release(ctx, actor, lease, done)
+    with trace.span("step.FinalizeSuspended"):
+        actor = await steps.write_and_release(ctx, actor, lease, done)
     steps.log_state(actor)
-    await _drop_older(ctx, actor, template.value, target)
+    with trace.span("step.DropOlderSnapshots"):
+        await _drop_older(ctx, actor, template.value, target)
     return actor.value
 
 
@@ -216,6 +222,7 @@ async def _pause(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
         raise FailedPrecondition(f"golden actor {ref} cannot be paused")
     template = await steps.template_of(ctx, actor)
     scope = template.value.snapshots_config.on_pause or FULL
+    measures.snapshot(scope)
     if state == pb.ACTOR_STATE_RUNNING:
 
         def mark(value: pb.Actor) -> None:
@@ -237,7 +244,8 @@ async def _pause(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
     try:
         grace = _drain_grace_ms(template.value)
         metadata = node_requests.metadata(name, lease, drain_grace_ms=grace)
-        await herder.Checkpoint(request, timeout=NODE_TIMEOUT, metadata=metadata)
+        with trace.span("step.Checkpoint"):
+            await herder.Checkpoint(request, timeout=NODE_TIMEOUT, metadata=metadata)
     except steps.AMBIGUOUS:
         raise
     except AteError as error:
@@ -256,6 +264,7 @@ async def _pause(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
             pb.LocalSnapshot(snapshot_name=name, node_vms_with_local_snapshots=[node_name], content_scope=scope)
         )
 
-    actor = await steps.write_and_release(ctx, actor, lease, done)
+    with trace.span("step.FinalizePaused"):
+        actor = await steps.write_and_release(ctx, actor, lease, done)
     steps.log_state(actor)
     return actor.value
