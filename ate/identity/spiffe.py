@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class Caller:
     pod: PodIdentity | None
 
 
+@functools.lru_cache(maxsize=4096)  # asked for every call, and reading X.509 costs as much as the rest of a call's head
 def read(certificate_der: bytes) -> Caller:
     """The SPIFFE id (exactly one URI name) and pod identity of a certificate; Unauthenticated when it has none."""
     certificate = x509.load_der_x509_certificate(certificate_der)

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import apsw
@@ -68,10 +69,19 @@ def _rows(
     return [Row(Key(s, n), uid, version, kind.message.FromString(body)) for s, n, uid, version, body in found]
 
 
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """`expires` in Unix time, seconds."""
+
+    lease: Lease
+    expires: float
+
+
 class SqliteTx(Tx):
-    def __init__(self, connection: apsw.Connection, now: Callable[[], float]) -> None:
-        self._db = connection
-        self._now = now
+    def __init__(
+        self, connection: apsw.Connection, now: Callable[[], float], leases: Mapping[str, HeldLease]
+    ) -> None:
+        self._db, self._now, self._leases = connection, now, leases
 
     def get(self, kind: Kind[M], key: Key) -> Row[M] | None:
         return get(self._db, kind, key)
@@ -135,8 +145,8 @@ class SqliteTx(Tx):
         return scan_owned(self._db, kind, owner, after, limit)
 
     def require_lease(self, lease: Lease) -> None:
-        found = self._db.execute("SELECT fence FROM leases WHERE key=?", (lease.key,)).fetchone()
-        if found is None or found[0] != lease.fence:
+        held = self._leases.get(lease.key)
+        if held is None or held.lease.fence != lease.fence:
             raise Aborted(f"the lease {lease.key} was taken over by another operation")
 
     def _publish(self, kind: Kind[M], type_: EventType, row: Row[M]) -> Row[M]:

@@ -27,4 +27,5 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     ALTER TABLE rows ADD COLUMN due REAL;
     CREATE INDEX rows_by_due ON rows (kind, due) WHERE due IS NOT NULL;
     """,
+    "DROP TABLE leases;",
 )

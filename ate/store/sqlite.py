@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 RETENTION_SECONDS = 15 * 60.0
 """How long changes stay in the outbox; the reference keeps 15 minutes (section 10)."""
+FENCES = 10_000
+"""How many fences are reserved in the file at a time; a restart skips what is left of them."""
 BATCH = 256
 """Most submissions in one group commit: bounds how long the first one waits for the last."""
 CHECKED_AT_OPEN_BYTES = 256 << 20
@@ -91,12 +93,16 @@ class SqliteStore(Store):
     _last_trim: float = 0.0
     page_key: bytes = b""
     _id: str = ""
+    _leases: dict[str, rows.HeldLease] = field(default_factory=dict)
+    _fence: int = 0
+    _fences_reserved: int = 0
     _list_lock: threading.Lock = field(default_factory=threading.Lock)
     _lister: apsw.Connection | None = None
 
     def _load_meta(self) -> None:
-        # The file lock says that no other process is at work here: whoever held a lease is dead. Fences go on rising.
-        self._writer.execute("DELETE FROM leases")
+        self._fence = self._fences_reserved = self._writer.execute(
+            "SELECT value FROM meta WHERE name='fence'"
+        ).fetchone()[0]
         self.page_key = self._meta("page_key", lambda: secrets.token_bytes(32))
         self._id = self._meta("store_id", lambda: secrets.token_hex(4).encode()).decode()
 
@@ -124,7 +130,7 @@ class SqliteStore(Store):
 
     def _commit(self, batch: list[_Submission]) -> None:
         """Runs a batch in one transaction. A failing COMMIT fails every submission of it."""
-        tx = rows.SqliteTx(self._writer, self._now)
+        tx = rows.SqliteTx(self._writer, self._now, self._leases)
         try:
             self._writer.execute("BEGIN IMMEDIATE")
             for submission in batch:
@@ -296,44 +302,53 @@ class SqliteStore(Store):
 
     # -- leases ---------------------------------------------------------------------------------------------------
 
-    async def acquire_lease(self, key: str, holder: str, ttl: float) -> Lease | None:
-        def acquire(tx: Tx) -> Lease | None:
-            now = self._now()
-            found = self._writer.execute("SELECT expires FROM leases WHERE key=?", (key,)).fetchone()
-            if found is not None and found[0] > now:
-                return None
-            self._writer.execute("UPDATE meta SET value = value + 1 WHERE name = 'fence'")
-            (fence,) = self._writer.execute("SELECT value FROM meta WHERE name = 'fence'").fetchone()
-            self._writer.execute(
-                "INSERT OR REPLACE INTO leases(key, holder, fence, expires) VALUES (?,?,?,?)",
-                (key, holder, fence, now + ttl),
-            )
-            return Lease(key, holder, fence)
+    # In memory: the file lock says that no other process is at work here, so whoever held a lease before is dead. Only
+    # the fences must go on rising, so a stretch of them is reserved in the file ahead of use.
 
-        return await self.transact(acquire)
+    async def acquire_lease(self, key: str, holder: str, ttl: float) -> Lease | None:
+        if self._fence >= self._fences_reserved:
+            await self._reserve_fences()
+        else:
+            await trio.lowlevel.checkpoint()
+        now = self._now()
+        held = self._leases.get(key)
+        if held is not None and held.expires > now:
+            return None
+        self._fence += 1
+        lease = Lease(key, holder, self._fence)
+        self._leases[key] = rows.HeldLease(lease, now + ttl)
+        return lease
 
     async def renew_lease(self, lease: Lease, ttl: float) -> bool:
-        def renew(tx: Tx) -> bool:
-            self._writer.execute(
-                "UPDATE leases SET expires=? WHERE key=? AND fence=?", (self._now() + ttl, lease.key, lease.fence)
-            )
-            return bool(self._writer.changes() == 1)
-
-        return await self.transact(renew)
+        await trio.lowlevel.checkpoint()
+        held = self._leases.get(lease.key)
+        if held is None or held.lease.fence != lease.fence:
+            return False
+        self._leases[lease.key] = rows.HeldLease(lease, self._now() + ttl)
+        return True
 
     async def release_lease(self, lease: Lease) -> None:
-        await self.transact(
-            lambda tx: (
-                self._writer.execute("DELETE FROM leases WHERE key=? AND fence=?", (lease.key, lease.fence)) and None
-            )
-        )
+        await trio.lowlevel.checkpoint_if_cancelled()
+        held = self._leases.get(lease.key)
+        if held is not None and held.lease.fence == lease.fence:
+            del self._leases[lease.key]
+
+    async def _reserve_fences(self) -> None:
+        upto = max(self._fence, self._fences_reserved) + FENCES
+
+        def reserve(tx: Tx) -> None:
+            self._writer.execute("UPDATE meta SET value=? WHERE name='fence'", (upto,))
+
+        await self.transact(reserve)
+        self._fences_reserved = max(upto, self._fences_reserved)
 
     async def clear(self) -> None:
         def wipe(tx: Tx) -> None:
-            for table in ("rows", "leases", "outbox"):
+            for table in ("rows", "outbox"):
                 self._writer.execute(f"DELETE FROM {table}")
 
         await self.transact(wipe)
+        self._leases.clear()
 
 
 def _storage_error(path: str, error: BaseException) -> BaseException:
