@@ -32,7 +32,7 @@ from ate.errors import (
     with_reason,
 )
 from ate.flights import Flights
-from ate.log import Logger
+from ate.log import Logger, bind
 from ate.names import FENCE_METADATA, OPERATION_ID_METADATA
 from ate.node import bundles
 from ate.node.actor_dirs import ActorDirs
@@ -40,11 +40,13 @@ from ate.node.assets import Assets, Runtime, architecture
 from ate.node.ateoms import Ateoms
 from ate.node.images import ImageStore
 from ate.node.local_state import CHECKPOINTED, IDLE, RUNNING, STARTING, LocalState
+from ate.node.phases import measured, phase, sizes
 from ate.node.snapshots import AssetSource, Manifest, SnapshotStore
 from ate.proto import atelet_pb2 as pb
 from ate.proto import ateom_pb2, node_pb2
 from ate.proto.atelet_grpc import AteomHerderBase
 from ate.rpc import Call, unary
+from ate.telemetry import metrics
 
 log = Logger("ate.node")
 
@@ -130,7 +132,9 @@ class Herder(AteomHerderBase):
             raise InvalidArgument(f"actor_uid: {error}")
         await self._fence(request.actor_uid, call)
         label = f"{what} {operation}"
-        flight = self._flights.join_or_start(request.actor_uid, label, lambda: work(operation))
+        flight = self._flights.join_or_start(
+            request.actor_uid, label, lambda: _measured(request, what, operation, work)
+        )
         if flight.what != label:
             raise Aborted(f"another operation ({flight.what}) is in progress for actor {request.actor_uid}: retry")
         await flight.wait()
@@ -186,7 +190,8 @@ class Herder(AteomHerderBase):
             prepared = trio.current_time()
             record.runtime_json = _runtime_json(runtime)
             await self._put(record)
-            await self._drive(request, restore, dirs, runtime, op)
+            with phase("ateom_restore"):
+                await self._drive(request, restore, dirs, runtime, op)
         except BaseException as error:
             with trio.CancelScope(shield=True), trio.move_on_after(60):
                 await self._take_down(request)
@@ -230,8 +235,10 @@ class Herder(AteomHerderBase):
             else:
                 nursery.start_soon(self._fetch, restore, dirs, on_manifest)
             await ready.wait()
-            runtime = await self._assets.ensure(wanted)
-            images = await bundles.images_of(self._images, request.spec, runtime)
+            with phase("sandbox_assets"):
+                runtime = await self._assets.ensure(wanted)
+            with phase("oci_unpack"):
+                images = await bundles.images_of(self._images, request.spec, runtime)
             record.images[:] = sorted(images)
             facts: dict[int, str] = {
                 pb.ACTOR_METADATA_FIELD_NAME: request.actor_name,
@@ -257,21 +264,26 @@ class Herder(AteomHerderBase):
         scope = _SCOPES[request.scope]
         on_golden = request.scope == pb.SNAPSHOT_SCOPE_DATA_ON_GOLDEN
         if on_golden:  # memory and runtime are the golden snapshot's, its durable data is then replaced by the actor's
-            golden = await self._snapshots.read_manifest(request.golden_snapshot_uri)
+            with phase("manifest_fetch"):
+                golden = await self._snapshots.read_manifest(request.golden_snapshot_uri)
             on_manifest(golden)
-            await self._snapshots.fetch(request.golden_snapshot_uri, dirs.restore, golden, "full")
+            with phase("download"):
+                await self._snapshots.fetch(request.golden_snapshot_uri, dirs.restore, golden, "full")
         if request.type == pb.CHECKPOINT_TYPE_LOCAL:
             folder = dirs.local_checkpoints / request.local_config.snapshot_name
             manifest = await self._snapshots.open_local(folder)
             if not on_golden:
                 on_manifest(manifest)
-            await self._snapshots.fetch_local(folder, dirs.restore, manifest, scope)
+            with phase("download"):
+                await self._snapshots.fetch_local(folder, dirs.restore, manifest, scope)
             return
         uri = request.external_config.snapshot_uri
-        manifest = await self._snapshots.read_manifest(uri)
+        with phase("manifest_fetch"):
+            manifest = await self._snapshots.read_manifest(uri)
         if not on_golden:
             on_manifest(manifest)
-        await self._snapshots.fetch(uri, dirs.restore, manifest, scope)
+        with phase("download"):
+            await self._snapshots.fetch(uri, dirs.restore, manifest, scope)
 
     async def _drive(
         self,
@@ -378,9 +390,10 @@ class Herder(AteomHerderBase):
                 actor_dirs=dirs.to_proto(),
             )
             try:
-                saved = await stub.CheckpointWorkload(
-                    save, timeout=ATEOM_TIMEOUT, metadata={OPERATION_ID_METADATA: op, **metadata}
-                )
+                with phase("ateom_checkpoint"):
+                    saved = await stub.CheckpointWorkload(
+                        save, timeout=ATEOM_TIMEOUT, metadata={OPERATION_ID_METADATA: op, **metadata}
+                    )
             except AteError as error:
                 if await self.runs(request.target_ateom_uid, request.actor_uid):
                     raise with_reason(error, STILL_RUNNING)
@@ -393,12 +406,14 @@ class Herder(AteomHerderBase):
         manifest = self._manifest(record, scope)
         if request.type == pb.CHECKPOINT_TYPE_LOCAL:
             folder = dirs.local_checkpoints / request.local_config.snapshot_name
-            with _kept():
+            with _kept(), phase("persist"):
                 await self._snapshots.save_local(folder, dirs.checkpoint, manifest)
         else:
             uri = request.external_config.snapshot_uri
-            with _kept():
-                await self._snapshots.save(uri, dirs.checkpoint, manifest)
+            with _kept(), phase("persist"):
+                stored = await self._snapshots.save(uri, dirs.checkpoint, manifest)
+            files = {file.name: file.stored_size for file in stored.objects}
+            sizes(record.template_atespace, record.template_name, files)
             log.info("Actor checkpointed", actor_uid=request.actor_uid, snapshot=uri)
         keep = request.type == pb.CHECKPOINT_TYPE_LOCAL
         record.phase, record.worker_uid = IDLE, ""
@@ -440,6 +455,36 @@ class Herder(AteomHerderBase):
             )
         await self._snapshots.upload_local(folder, uri, _SCOPES[request.desired_scope])
         await trio.to_thread.run_sync(dirs.wipe)
+
+
+async def _measured(request: Identified, what: str, op: str, work: Callable[[str], Awaitable[None]]) -> None:
+    """Does the work as a task whose log lines say what it is at, and whose time is measured."""
+    named = bind(
+        actor=f"{request.atespace}/{request.actor_name}",
+        worker=request.target_ateom_uid,
+        operation=what,
+        operation_id=op,
+    )
+    template = {
+        "template_atespace": request.actor_template_atespace,
+        "template_name": request.actor_template_name,
+    }
+    measuring: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if isinstance(request, pb.CheckpointRequest):
+        kind = "local" if request.type == pb.CHECKPOINT_TYPE_LOCAL else "latest"
+        measuring = measured(
+            metrics.CHECKPOINT_DURATION, **template, kind=kind, scope=_SCOPES.get(request.scope, "unknown")
+        )
+    elif not isinstance(request, pb.TerminateRequest):
+        kind, scope = "boot", ""
+        if isinstance(request, pb.RestoreRequest):
+            own = f"/actors/{request.actor_uid}/" in request.external_config.snapshot_uri
+            local = request.type == pb.CHECKPOINT_TYPE_LOCAL
+            kind, scope = "local" if local else "latest" if own else "golden", _SCOPES.get(request.scope, "unknown")
+        class_ = request.sandbox_assets.sandbox_class
+        measuring = measured(metrics.RESTORE_DURATION, **template, kind=kind, scope=scope, sandbox_class=class_)
+    with named, measuring:
+        await work(op)
 
 
 def _identity(request: Identified) -> dict[str, Any]:

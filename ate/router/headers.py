@@ -14,9 +14,12 @@ from ate.names import TARGET_ACTOR_HEADER, TARGET_PORT_HEADER, Ref
 from ate.router import answers
 from ate.router.answers import Answer
 from ate.router.resolver import Route
+from ate.telemetry import trace
 
 ACTOR_UID_HEADER: Final = b"X-Ate-Actor-Uid"
 _OURS: Final = b"x-ate-"
+_TRACEPARENT: Final = trace.TRACEPARENT.encode()
+_TRACESTATE: Final = trace.TRACESTATE.encode()
 _TARGET_ACTOR: Final = TARGET_ACTOR_HEADER.encode()
 _TARGET_PORT: Final = TARGET_PORT_HEADER.encode()
 _ACTOR_PORT: Final = b"80"
@@ -36,6 +39,15 @@ def target(request: RequestHead) -> Ref | Answer:
     if len(framing.values(request.headers, b"host")) > 1:
         raise BadMessage("Host is given twice")
     return answers.parse_target([v.decode("latin-1") for v in framing.values(request.headers, _TARGET_ACTOR)])
+
+
+def trace_of(request: RequestHead) -> trace.TraceContext | None:
+    """The trace a client's request is part of; one that is given twice, or malformed, is none."""
+    parents = framing.values(request.headers, _TRACEPARENT)
+    if len(parents) != 1:
+        return None
+    states = b",".join(framing.values(request.headers, _TRACESTATE))
+    return trace.received(parents[0].decode("latin-1"), states.decode("latin-1"))
 
 
 def wants_upgrade(request: RequestHead) -> bool:

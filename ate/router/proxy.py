@@ -23,10 +23,11 @@ from ate.router import answers, headers
 from ate.router.answers import Answer
 from ate.router.exchange import Exchange, Outcome, RequestBody
 from ate.router.parking import ParkingLot
-from ate.router.resolver import Full, Route
+from ate.router.resolver import Full, Route, routed
 from ate.router.upgrade import TrioWire, Upgrades
 from ate.router.upstream import Unreachable, UpstreamPool
 from ate.router.wire import Broken, Wire
+from ate.telemetry import trace
 
 log = Logger("ate.router")
 
@@ -155,6 +156,13 @@ class Proxy:
     # -- one request ------------------------------------------------------------------------------------------------
 
     async def _carry(self, client: Wire, request: RequestHead, body: RequestBody, ref: Ref) -> bool:
+        """As `_carry_on`, in the request's trace."""
+        with trace.serving("route", headers.trace_of(request)) as span:
+            if isinstance(span, trace.Span):
+                span.set(http__request__method=request.method.decode("latin-1"), ate__actor=str(ref))
+            return await self._carry_on(client, request, body, ref)
+
+    async def _carry_on(self, client: Wire, request: RequestHead, body: RequestBody, ref: Ref) -> bool:
         """Finds the actor and carries the request, on to the next worker while that is safe; as `_next`."""
         upgrade = headers.wants_upgrade(request)
         given_up = time.monotonic() + self._lot.rules.budget
@@ -172,6 +180,8 @@ class Proxy:
                 answer = answers.for_error(ref, error, retry_after=self._lot.retry_after())
                 return await self._reply(client, request, body, answer)
             resolved = time.perf_counter()
+            if not woke:
+                routed(resolved - began, route, "none", "served")
             try:
                 upstream = await (self._upgrades.dial(route) if upgrade else self._pool.take(route))
             except Unreachable as error:

@@ -20,6 +20,7 @@ from ate.proto import ateapi_pb2 as pb
 from ate.proto.ateapi_grpc import ControlStub
 from ate.router.answers import AT_CAPACITY
 from ate.router.parking import ParkingLot, ParkingRules
+from ate.telemetry import metrics
 
 log = Logger("ate.router")
 
@@ -43,6 +44,8 @@ class Route:
     worker_uid: str
     actor_uid: str
     epoch: int
+    template: Ref = Ref("", "")  # noqa: RUF009 - a frozen value
+    """Of the actor, for those who count."""
 
 
 class Resolver:
@@ -66,22 +69,35 @@ class Resolver:
         """
         started = trio.current_time()
         if not self.lot.enter():
+            metrics.PARKING_REJECTED.add({})
             raise Full(AT_CAPACITY)
         self._waiters[ref] = self._waiters.get(ref, 0) + 1
-        served = False
+        joined = self._flights.get(str(ref)) is not None
+        outcome, route, served = "error", None, False
         try:
             deadline = started + self._rules.budget
             flight = self._flights.join_or_start(str(ref), "resume", lambda: self._resume(ref, deadline))
             with trio.move_on_after(self._rules.longest_wait):
                 route = await flight.wait()
-                served = True
+                outcome, served = "served", True
                 return route
+            outcome = "timeout"
             raise DeadlineExceeded(f"actor {ref} did not wake within {self._rules.longest_wait:g} s; it still may")
+        except trio.Cancelled:
+            outcome = "canceled"
+            raise
+        except AteError as error:
+            if self._rules.retried(error):
+                outcome = "budget_exhausted"
+            raise
         finally:
+            waited = trio.current_time() - started
+            metrics.PARKING_WAIT.record(waited, {metrics.PARKING_OUTCOME: outcome})
+            routed(waited, route, "joined" if joined else "triggered", outcome)
             self._waiters[ref] -= 1
             if not self._waiters[ref]:
                 del self._waiters[ref]
-            self.lot.leave(trio.current_time() - started, served=served)
+            self.lot.leave(waited, served=served)
 
     async def _resume(self, ref: Ref, deadline: float) -> Route:
         request = pb.ResumeActorRequest(actor=pb.ObjectRef(atespace=ref.atespace, name=ref.name))
@@ -135,6 +151,7 @@ class Resolver:
             worker_uid=assigned.worker_pod_uid,
             actor_uid=actor.metadata.uid,
             epoch=assigned.worker_epoch,
+            template=Ref(actor.actor_template.atespace, actor.actor_template.name),
         )
 
     async def watch_workers(self) -> None:
@@ -152,6 +169,15 @@ class Resolver:
             except AteError as error:
                 log.debug("worker watch ended, opening it again", error=error.message)
             await trio.sleep(WATCH_PAUSE)
+
+
+def routed(seconds: float, route: Route | None, resume: str, outcome: str) -> None:
+    """Counts a request whose way was found, or not. `resume`: none, triggered or joined."""
+    if metrics.ROUTE_DURATION.write is not None:
+        labels = {metrics.ROUTER_RESUME: resume, metrics.ROUTER_OUTCOME: outcome}
+        if route is not None:
+            labels |= {metrics.TEMPLATE_ATESPACE: route.template.atespace, metrics.TEMPLATE_NAME: route.template.name}
+        metrics.ROUTE_DURATION.record(seconds, labels)
 
 
 def _trying() -> trio.Event:

@@ -26,6 +26,7 @@ from ate.router.upgrade import Upgrades
 from ate.router.upstream import UpstreamPool, UpstreamTls
 from ate.router.wire import Wire
 from ate.rpc import Channel, Peer
+from ate.telemetry import metrics
 
 log = Logger("ate.router")
 
@@ -129,7 +130,8 @@ async def run_router(
         port, status_port = await room.run(plane.open)
         log.info("router is serving", address=f"{config.listen_host}:{port}", status_port=status_port)
         task_status.started(port)
-        await stop.wait()
+        with metrics.PARKING_ACTIVE.by(lambda: [(resolver.lot.waiting, {})]):
+            await stop.wait()
         with trio.move_on_after(config.drain_timeout + 5):
             await room.run(plane.close)
         nursery.cancel_scope.cancel()

@@ -30,7 +30,7 @@ RPC_METHOD: Final = "rpc.method"
 RPC_STATUS: Final = "rpc.response.status_code"
 ROUTER_OUTCOME: Final = "ate.router.outcome"
 ROUTER_RESUME: Final = "ate.router.resume"
-PARKING_OUTCOME: Final = "atenet.router.parking.outcome"
+PARKING_OUTCOME: Final = "outcome"
 IMAGE_CACHE_OUTCOME: Final = "ate.imagecache.outcome"
 FILE_NAME: Final = "file.name"
 

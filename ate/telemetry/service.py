@@ -56,7 +56,8 @@ async def open_telemetry(
         stack.callback(nursery.cancel_scope.cancel)
         address = ""
         if listen is not None:
-            address = await nursery.start(serve, *listen, running.exposition, draining or trio.Event())
+            stopping = trio.Event() if draining is None else draining
+            address = await nursery.start(serve, *listen, running.exposition, stopping)
             log.info("metrics are served", address=address)
         yield address
 

@@ -115,8 +115,8 @@ def parse(traceparent: str, tracestate: str = "") -> TraceContext | None:
     version, trace_id, span_id, flags, more = found.groups()
     if version == "ff" or (version == "00" and more) or not int(trace_id, 16) or not int(span_id, 16):
         return None
-    sampled = bool(int(flags, 16) & 1)
-    return TraceContext(trace_id, span_id, sampled, tracestate if len(tracestate) <= _MAX_STATE else "")
+    passable = len(tracestate) <= _MAX_STATE and tracestate.isascii() and tracestate.isprintable()
+    return TraceContext(trace_id, span_id, bool(int(flags, 16) & 1), tracestate if passable else "")
 
 
 def received(traceparent: str, tracestate: str = "") -> TraceContext | None:
@@ -205,6 +205,37 @@ def span(name: str, kind: Kind = "internal", /, **attributes: Value) -> Span | _
     if attributes:
         made.set(**attributes)
     return made
+
+
+class _Inside:
+    """A stretch of a trace in which this process makes no span."""
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: TraceContext) -> None:
+        self._context = context
+
+    def set(self, **attributes: Value) -> None: ...
+
+    def __enter__(self) -> Self:
+        self._token = _current.set(self._context)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _current.reset(self._token)
+
+
+def serving(name: str, incoming: TraceContext | None) -> Span | _NoSpan | _Inside:
+    """For a request that has come in with `incoming`, or without: a block in its trace, or in a new one."""
+    if incoming is not None and (_state.export is None or not incoming.sampled):
+        return _Inside(incoming)
+    if _state.export is None:
+        return _NO_SPAN
+    if incoming is None:
+        return Span(name, "server", new(), None, {})
+    return Span(name, "server", TraceContext(incoming.trace_id, new_span_id(), True, incoming.state), incoming, {})
 
 
 def begin(name: str, kind: Kind) -> Span | None:

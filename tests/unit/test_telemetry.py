@@ -42,7 +42,7 @@ SECTION_9 = {
     ),
     "atenet_router_parking_wait_duration_seconds": (
         ".001 .005 .01 .025 .05 .1 .25 .5 1 2.5 5 10 30 60",
-        "atenet_router_parking_outcome",
+        "outcome",
     ),
     "ate_actor_restore_duration_seconds": (
         ".005 .01 .025 .05 .1 .25 .5 1 2.5 5 10 30 60",
@@ -96,6 +96,7 @@ def test_a_traceparent_is_read_and_written_as_it_is():
     assert context == trace.TraceContext(TRACE, SPAN, True, "vendor=1")
     assert context.traceparent() == SAMPLED
     assert trace.parse(f"00-{TRACE}-{SPAN}-00").sampled is False
+    assert trace.parse(SAMPLED, "v=\xff").state == trace.parse(SAMPLED, "x" * 600).state == ""
     assert trace.parse(f"cc-{TRACE}-{SPAN}-01-more").sampled, "later versions may say more"
 
 

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import trio
 
 from ate.asyncio_room import AsyncioRoom
-from ate.errors import AteError, DataLoss, NotFound
+from ate.errors import AteError, DataLoss, DeadlineExceeded, NotFound
 from ate.log import Logger
 from ate.node.images import document as documents
 from ate.node.images import settle
@@ -29,9 +29,11 @@ from ate.node.images.layers import install_layer, told
 from ate.node.images.reference import Reference, parse
 from ate.node.images.registry import Registry
 from ate.objects.store import in_thread, side_by_side
+from ate.telemetry import metrics
 
 log = Logger("ate.node")
 
+_HIT: Final = {metrics.IMAGE_CACHE_OUTCOME: "hit"}
 _LAYERS_AT_ONCE: Final = 4
 _YOUNG: Final = 120.0
 """Seconds during which a used image is not collected: whoever asked for it may not have recorded that yet."""
@@ -69,18 +71,36 @@ class ImageStore:
         known = self._known.get(reference)
         if known is not None:
             self._used[known.digest] = time.time()
+            metrics.IMAGE_CACHE_REQUESTS.add(_HIT)
             await trio.lowlevel.checkpoint()
             return known
         parsed = parse(reference)
         self._asked[parsed.digest] += 1
         try:
             async with self._lock(reference):
-                image = self._known.get(reference) or await self._load(parsed)
+                image = self._known.get(reference) or await self._counted(parsed)
             self._known[reference] = image
             self._used[image.digest] = time.time()
             return image
         finally:
             self._asked[parsed.digest] -= 1
+
+    async def _counted(self, reference: Reference) -> Image:
+        """As `_load`; counted as a miss where the image was not on the disk, whatever of its layers was."""
+        labels = dict(_HIT)
+        try:
+            if await self._stored(reference.digest) is None:
+                labels = {metrics.IMAGE_CACHE_OUTCOME: "miss"}
+            return await self._load(reference)
+        except AteError as error:
+            slow = isinstance(error, DeadlineExceeded)
+            labels = {metrics.IMAGE_CACHE_OUTCOME: "timeout" if slow else "error", metrics.ERROR_TYPE: error.code.name}
+            raise
+        except trio.Cancelled:
+            labels = {metrics.IMAGE_CACHE_OUTCOME: "cancelled"}
+            raise
+        finally:
+            metrics.IMAGE_CACHE_REQUESTS.add(labels)
 
     def _lock(self, key: str) -> trio.Lock:
         lock = self._locks.get(key)
