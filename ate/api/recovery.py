@@ -9,7 +9,7 @@ from __future__ import annotations
 import trio
 
 from ate.api.context import Context
-from ate.api.kinds import ACTORS, ASSIGNMENTS, TRANSITION, WORKERS, key_of
+from ate.api.kinds import ACTORS, ASSIGNMENTS, TRANSITION, key_of
 from ate.api.pauses import Pauses
 from ate.api.workflows import resume, revert, steps, suspend
 from ate.api.workflows import workers as worker_workflows
@@ -21,6 +21,8 @@ from ate.store import Key, Row
 
 log = Logger("ate.api")
 
+CLAIMS_INTERVAL = 60.0
+"""Seconds between looks at every claim."""
 INTERVAL = 2.0
 """Seconds between looks: with a step's own time it keeps recovery well under the promised 30 s."""
 
@@ -33,18 +35,28 @@ class Recovery:
         self._pauses = Pauses()
 
     async def run(self) -> None:
+        claims_due = trio.current_time() + CLAIMS_INTERVAL
         async with trio.open_nursery() as nursery:
             while True:
-                await self._workers()
-                await self._actors(nursery)
+                try:
+                    await self._workers()
+                    await self._actors(nursery)
+                    if trio.current_time() >= claims_due:
+                        claims_due = trio.current_time() + CLAIMS_INTERVAL
+                        await self._claims()
+                except Exception as error:  # a store that refuses now is looked at again
+                    log.error("looking for interrupted work failed, trying again", exc=error)
                 await trio.sleep(INTERVAL)
 
     async def _workers(self) -> None:
-        for row in await self._ctx.store.scan(WORKERS):
-            if row.value.status.observed_epoch < row.value.epoch:
-                await worker_workflows.observe_epoch(self._ctx, row.key.name)
+        behind = [w.metadata.name for w in self._ctx.workers.all() if w.status.observed_epoch < w.epoch]
+        for name in behind:
+            await worker_workflows.observe_epoch(self._ctx, name)
+
+    async def _claims(self) -> None:
+        """A claim changes together with its actor, so this finds nothing; but a place lost for good would be worse."""
         after: Key | None = None
-        while page := await self._ctx.store.scan(ASSIGNMENTS, after=after):
+        while page := await self._ctx.store.scan(ASSIGNMENTS, after=after, limit=100):
             for claim in page:
                 await self._stale_claim(claim)
             after = page[-1].key
@@ -59,7 +71,7 @@ class Recovery:
         log.warning("stale claim given back", worker=claim.key.scope, actor=str(key_of(claim.value.actor)))
 
     async def _actors(self, nursery: trio.Nursery) -> None:
-        rows = await self._ctx.store.scan_owned(ACTORS, TRANSITION)
+        rows = await self._ctx.store.scan_owned(ACTORS, TRANSITION, limit=10_000)
         self._pauses.keep_only({row.uid for row in rows})
         for row in rows:
             ref = Ref(row.key.scope, row.key.name)

@@ -34,13 +34,19 @@ class Timers:
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             while True:
-                rows = await self._ctx.store.scan_due(ACTORS, self._ctx.wall_clock())
-                self._pauses.keep_only({row.uid for row in rows})
-                for row in rows:
-                    ref = Ref(row.key.scope, row.key.name)
-                    if not self._ctx.operations.busy(steps.lease_key(ref)) and self._pauses.over(row.uid):
-                        nursery.start_soon(self._act, row, ref)
+                try:
+                    await self._look(nursery)
+                except Exception as error:  # a store that refuses now is looked at again
+                    log.error("looking for actors whose time has come failed, trying again", exc=error)
                 await trio.sleep(INTERVAL)
+
+    async def _look(self, nursery: trio.Nursery) -> None:
+        rows = await self._ctx.store.scan_due(ACTORS, self._ctx.wall_clock())
+        self._pauses.keep_only({row.uid for row in rows})
+        for row in rows:
+            ref = Ref(row.key.scope, row.key.name)
+            if not self._ctx.operations.busy(steps.lease_key(ref)) and self._pauses.over(row.uid):
+                nursery.start_soon(self._act, row, ref)
 
     async def _act(self, row: Row[pb.Actor], ref: Ref) -> None:
         actor = row.value
