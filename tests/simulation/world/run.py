@@ -18,7 +18,7 @@ import trio.testing
 import ate.objects.location
 from ate import log
 from ate.api.kinds import ACTORS
-from ate.errors import AteError, Unavailable
+from ate.errors import AteError, NotFound, Unavailable
 from ate.names import Ref
 from ate.proto import ateapi_pb2 as pb
 from ate.proto.ateapi_grpc import ControlStub
@@ -341,6 +341,8 @@ class _Schedule:
                         answer = await control.SuspendActor(pb.SuspendActorRequest(actor=ref), timeout=100)
                         self.checker.suspended(answer.actor)
                         break
+                    except NotFound:
+                        break  # a delete that nobody heard the end of
                     except AteError as failure:
                         error = failure
                         await trio.sleep(10)
