@@ -78,9 +78,7 @@ class HeldLease:
 
 
 class SqliteTx(Tx):
-    def __init__(
-        self, connection: apsw.Connection, now: Callable[[], float], leases: Mapping[str, HeldLease]
-    ) -> None:
+    def __init__(self, connection: apsw.Connection, now: Callable[[], float], leases: Mapping[str, HeldLease]) -> None:
         self._db, self._now, self._leases = connection, now, leases
 
     def get(self, kind: Kind[M], key: Key) -> Row[M] | None:
