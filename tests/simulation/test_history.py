@@ -121,6 +121,8 @@ async def test_a_history_is_bounded_and_paged(clock: object) -> None:
         assert paged == events
         with pytest.raises(InvalidArgument, match="page_token"):
             await told(cluster, page_token="made-up")
+        with pytest.raises(InvalidArgument, match=r"actor_name: .*page_size: may not be negative"):
+            await told(cluster, name="", page_size=-1)
 
 
 async def test_a_history_goes_with_its_actor(clock: object) -> None:
