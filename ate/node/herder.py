@@ -170,6 +170,8 @@ class Herder(AteomHerderBase):
                     known.phase = RUNNING
                     await self._put(known)
                 return
+        if known is not None and known.worker_uid not in ("", request.target_ateom_uid):
+            await self._end_elsewhere(request, known.worker_uid)
         await self._ateoms.wait(request.target_ateom_uid)
         dirs = ActorDirs.of(self._root, request.actor_uid)
         record = node_pb2.LocalActor(
@@ -210,6 +212,19 @@ class Herder(AteomHerderBase):
             prepare_ms=round((prepared - began) * 1e3, 2),
             ateom_ms=round((trio.current_time() - prepared) * 1e3, 2),
         )
+
+    async def _end_elsewhere(self, request: pb.RunRequest | pb.RestoreRequest, worker_uid: str) -> None:
+        """Ends what another worker here may still run of the actor: it is not started before that is certain."""
+        if not await self._ateoms.alive(worker_uid):
+            return
+        dirs = ActorDirs.of(self._root, request.actor_uid).to_proto()
+        stub = await self._ateoms.stub(worker_uid)
+        try:
+            await stub.TerminateWorkload(
+                ateom_pb2.TerminateWorkloadRequest(**_identity(request), actor_dirs=dirs), timeout=50
+            )
+        except AteError as error:
+            raise with_reason(Unavailable(f"worker {worker_uid} may still run the actor: {error.message}"), NOT_STARTED)
 
     async def _prepare(
         self,

@@ -6,6 +6,7 @@ running and admitted or with nothing of it. Used by `ateom.py`.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Awaitable, Callable
@@ -16,7 +17,7 @@ from typing import Any, Final
 import trio
 
 from ate import log
-from ate.errors import FailedPrecondition, InvalidArgument, NotFound
+from ate.errors import NOT_STARTED, AteError, FailedPrecondition, InvalidArgument, NotFound, Unavailable, with_reason
 from ate.names import Ref
 from ate.node import gate
 from ate.node.assembly import Assembly, Request, read
@@ -193,9 +194,8 @@ class Worker:
         if active is None:
             return False
         if active.uid != request.actor_uid:
-            raise FailedPrecondition(
-                f"this worker holds actor {active.ref} ({active.uid}); checkpoint or terminate it first"
-            )
+            busy = Unavailable(f"this worker holds actor {active.ref} ({active.uid}); checkpoint or terminate it first")
+            raise with_reason(busy, NOT_STARTED)
         if active.request == request:
             return True
         raise FailedPrecondition(f"actor {active.ref} runs here already, from another request")
@@ -307,14 +307,19 @@ class Worker:
             return pb.CheckpointWorkloadResponse(snapshot_files=data, data_snapshot_files=data)
         active.watch.cancel()  # the sandbox is about to end, and not because it crashed
         try:
+            # First, while a failure still costs nothing: after the checkpoint the sandbox is gone.
+            names = [bundle.name for bundle in slot.assembly.bundles]
+            provenance.write(directory, await slot.driver.probe(), names)
             files = await slot.driver.checkpoint(active.sandbox, directory)
-        except CheckpointFailed as error:
-            if error.sandbox_alive:
+        except BaseException as error:
+            if not isinstance(error, CheckpointFailed) or error.sandbox_alive:
+                with trio.CancelScope(shield=True):
+                    if data:  # it was paused for its volumes; the driver may have let it go on already
+                        with contextlib.suppress(AteError):
+                            await slot.driver.resume(active.sandbox)
                 active.watch = trio.CancelScope()
                 self._nursery.start_soon(self._watch, active)
             raise
-        names = [bundle.name for bundle in slot.assembly.bundles]
-        provenance.write(directory, await slot.driver.probe(), names)
         return pb.CheckpointWorkloadResponse(
             snapshot_files=sorted([*files, *data, provenance.FILE]), data_snapshot_files=data
         )

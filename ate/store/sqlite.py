@@ -35,6 +35,7 @@ T = TypeVar("T")
 
 RETENTION_SECONDS = 15 * 60.0
 """How long changes stay in the outbox; the reference keeps 15 minutes (section 10)."""
+FEED_PAGE = 1024
 FENCES = 10_000
 """How many fences are reserved in the file at a time; a restart skips what is left of them."""
 BATCH = 256
@@ -248,25 +249,30 @@ class SqliteStore(Store):
                     break
                 after = page[-1].key
             caught_up = await self._in_lister(_newest)
-            for event_seq, event in await self._changes(kind, scope, seq):
-                assert event.row is not None
-                listed = seen.get(event.row.key)
-                newer = listed is None or listed[0] != event.row.uid or listed[1] < event.row.version
-                if event_seq <= caught_up and (newer or event.type is EventType.DELETED):
-                    yield event
+            while seq < caught_up:
+                batch, upto = await self._changes(kind, scope, seq)
+                for event_seq, event in batch:
+                    assert event.row is not None
+                    listed = seen.get(event.row.key)
+                    newer = listed is None or listed[0] != event.row.uid or listed[1] < event.row.version
+                    if event_seq <= caught_up and (newer or event.type is EventType.DELETED):
+                        yield event
+                seq = upto
             seq = caught_up
             yield Event(EventType.BOOKMARK, None, self._token(seq))
         while True:
             changed = self._changed  # taken before looking, so that no commit is missed in between
-            batch = await self._changes(kind, scope, seq)
-            for at, event in batch:
-                seq = at
+            batch, upto = await self._changes(kind, scope, seq)
+            for _, event in batch:
                 yield event
+            seq = upto
             if not batch:
                 await changed.wait()
 
-    async def _changes(self, kind: Kind[M], scope: str | None, seq: int) -> list[tuple[int, Event[M]]]:
-        def read(db: apsw.Connection) -> list[tuple[int, Event[M]]]:
+    async def _changes(self, kind: Kind[M], scope: str | None, seq: int) -> tuple[list[tuple[int, Event[M]]], int]:
+        """The next changes after `seq`, and the position up to which there are no others of this kind and scope."""
+
+        def read(db: apsw.Connection) -> tuple[list[tuple[int, Event[M]]], int]:
             with db:
                 (oldest,) = db.execute("SELECT coalesce(min(seq), 0) FROM outbox").fetchone()
                 (last,) = db.execute(
@@ -277,14 +283,14 @@ class SqliteStore(Store):
                 entries = db.execute(
                     "SELECT seq, scope, name, uid, version, type, body FROM outbox WHERE seq>? AND kind=?"
                     + (" AND scope=?" if scope is not None else "")
-                    + " ORDER BY seq LIMIT 1024",
-                    (seq, kind.name) + ((scope,) if scope is not None else ()),
+                    + " ORDER BY seq LIMIT ?",
+                    (seq, kind.name, *((scope,) if scope is not None else ()), FEED_PAGE),
                 ).fetchall()
             found = []
             for at, row_scope, name, uid, version, type_, body in entries:
                 row = Row(Key(row_scope, name), uid, version, kind.message.FromString(body))
                 found.append((at, Event(EventType(type_), row, self._token(at))))
-            return found
+            return found, found[-1][0] if len(found) == FEED_PAGE else last
 
         return await self._in_lister(read)
 

@@ -243,7 +243,7 @@ async def test_a_worker_that_restarts_during_a_resume_costs_the_actor_nothing(cl
             worker = await workers.get(cluster.ctx, pb.GetWorkerRequest(worker=pb.ObjectRef(name=uid)))
             worker.epoch = 2
             await workers.update(cluster.ctx, pb.UpdateWorkerRequest(worker=worker))
-            assert (await cluster.get("a")).status.state == SUSPENDED
+        await cluster.until("a", SUSPENDED, 30)
         assert outcomes == ["aborted"] and cluster.node.workers == {}, "what was started without a claim is taken down"
         assert cluster.memory(await cluster.resume("a")).memory == 4
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import apsw
 import pytest
 import trio
+import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ate.errors import Aborted, AlreadyExists, DataLoss, FailedPrecondition, NotFound, OutOfRange
 from ate.proto import ateapi_pb2 as pb
-from ate.store import EventType, Key, Kind, Store, open_sqlite
+from ate.store import EventType, Key, Kind, Store, Tx, open_sqlite
 from ate.store.schema import MIGRATIONS
 
 ACTORS = Kind("actor", pb.Actor, watched=True)
@@ -202,6 +203,48 @@ async def test_a_watch_lists_marks_then_follows(store: Store) -> None:
         with trio.move_on_after(0.05) as scope:
             await anext(feed)
         assert scope.cancelled_caught
+
+
+async def test_a_listing_during_many_changes_misses_none(store: Store) -> None:
+    for number in range(600):
+        await add(store, f"a{number:04}")
+    told: set[str] = set()
+    async with store.watch(ACTORS) as feed:
+        async for event in feed:
+            if event.row is None:
+                break
+            if not told:  # more than a page of the feed, while the listing is under way, and behind where it is
+
+                def more(tx: Tx) -> None:
+                    for number in range(1500):
+                        tx.insert(ACTORS, Key("s", f"A{number:04}"), actor(f"A{number:04}"))
+
+                await store.transact(more)
+            told.add(event.row.key.name)
+    assert len(told) == 2100
+
+
+async def test_a_watch_of_a_quiet_kind_outlives_the_feed_of_the_others(tmp_path: Path) -> None:
+    now = 1000.0
+    quiet = Kind("quiet", pb.Actor, watched=True)
+    async with open_sqlite(tmp_path / "a.db", now=lambda: now, threaded=False) as store:
+        async with store.watch(quiet) as feed:
+            assert (await anext(feed)).type is EventType.BOOKMARK
+            async with trio.open_nursery() as nursery:
+                found: list[str] = []
+
+                async def follow() -> None:
+                    event = await anext(feed)
+                    assert event.row is not None
+                    found.append(event.row.key.name)
+
+                nursery.start_soon(follow)
+                for number in range(5):
+                    await trio.testing.wait_all_tasks_blocked()
+                    now += 1000
+                    await add(store, f"a{number}")
+                await store.transact(lambda tx: tx.insert(quiet, Key("s", "q"), actor("q")))
+            assert found == ["q"]
 
 
 async def test_a_watch_resumes_after_a_restart_without_a_gap(opener: Open) -> None:

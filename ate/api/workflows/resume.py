@@ -14,7 +14,7 @@ import trio
 
 from ate.api import scheduling
 from ate.api.context import Context
-from ate.api.kinds import ASSIGNMENTS, TAGS, key_of
+from ate.api.kinds import ASSIGNMENTS, TAGS, WORKERS, key_of
 from ate.api.workflows import claims, history, measures, node_requests, revert, steps
 from ate.errors import (
     ACTOR_CRASHED,
@@ -31,7 +31,7 @@ from ate.log import Logger, bind
 from ate.names import GOLDEN_ATESPACE, Ref
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import atelet_pb2 as node
-from ate.store import Key, Lease, Row
+from ate.store import Key, Lease, Row, Tx
 from ate.telemetry import trace
 
 log = Logger("ate.api")
@@ -78,7 +78,10 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
         with trace.span("step.AssignWorker"), measures.assignment():
             actor = await _assign(ctx, actor, template, lease, boot)
     elif not await ctx.store.transact(lambda tx: claims.hosts(tx, actor)):
-        # It never ran there, so nothing is lost: it sleeps on, and the next try takes another worker.
+        # It was never told to have run there, so nothing is lost: it sleeps on, and the next try takes another worker.
+        # But the start may have reached the worker's new process.
+        if await ctx.store.get(WORKERS, Key("", actor.value.status.worker_assignment.worker.name)) is not None:
+            await node_requests.terminate(ctx.nodes, actor, template, lease)
         await steps.write_and_release(ctx, actor, lease, steps.back_to_sleep)
         raise Aborted(f"the worker of actor {ref} went away during the resume: retry")
     assigned = actor.value.status.worker_assignment
@@ -109,9 +112,13 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
         if value.HasField("wake_time") and value.wake_time.ToNanoseconds() <= ctx.wall_clock() * 1e9:
             value.ClearField("wake_time")
 
+    def still_there(tx: Tx) -> None:
+        if not claims.hosts(tx, actor):
+            raise Aborted(f"the worker of actor {ref} went away during the resume: retry")
+
     try:
         with trace.span("step.FinalizeRunning"):
-            actor = await steps.write(ctx, actor, lease, running)
+            actor = await steps.write(ctx, actor, lease, running, require=still_there)
     except Aborted:
         # Its worker was lost meanwhile and came back: what was just started there has no claim any more.
         await node_requests.terminate(ctx.nodes, actor, template, lease)

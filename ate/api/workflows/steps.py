@@ -55,7 +55,12 @@ def _pair(ref: pb.ObjectRef) -> tuple[str, str]:
 
 
 async def write(
-    ctx: Context, actor: Row[pb.Actor], lease: Lease | None, change: Callable[[pb.Actor], None]
+    ctx: Context,
+    actor: Row[pb.Actor],
+    lease: Lease | None,
+    change: Callable[[pb.Actor], None],
+    *,
+    require: Callable[[Tx], None] = lambda tx: None,
 ) -> Row[pb.Actor]:
     """Applies `change` to the actor as it was read, and stores it if nobody else wrote in between."""
     noted, before = history.note(ctx.wall_clock()), history.standing(actor.value)
@@ -63,6 +68,7 @@ async def write(
     def update(tx: Tx) -> Row[pb.Actor]:
         if lease is not None:
             tx.require_lease(lease)
+        require(tx)
         change(actor.value)
         row = tx.update(ACTORS, actor.key, actor.value, uid=actor.uid, version=actor.version)
         history.record(tx, noted, before, row)

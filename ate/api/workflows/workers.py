@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from ate.api.context import Context
 from ate.api.kinds import ACTORS, ASSIGNMENTS, WORKERS, key_of
-from ate.api.workflows import claims, steps
-from ate.errors import Aborted, NotFound
+from ate.api.workflows import claims, node_requests, steps
+from ate.errors import Aborted, AteError, NotFound
 from ate.log import Logger
+from ate.names import Ref
 from ate.proto import ateapi_pb2 as pb
-from ate.store import Key, Row, Tx
+from ate.proto import atelet_pb2 as node
+from ate.store import Key, Lease, Row, Tx
 
 log = Logger("ate.api")
 
@@ -63,7 +65,8 @@ async def observe_epoch(ctx: Context, name: str) -> None:
     if row is None or row.value.status.observed_epoch >= row.value.epoch:
         return
     epoch = row.value.epoch
-    await _crash_claims(ctx, name, before_epoch=epoch, message="its worker restarted")
+    if not await _crash_claims(ctx, name, before_epoch=epoch, message="its worker restarted"):
+        return
 
     def raise_observed(tx: Tx) -> Row[pb.Worker] | None:
         current = tx.get(WORKERS, Key("", name))
@@ -77,19 +80,22 @@ async def observe_epoch(ctx: Context, name: str) -> None:
         ctx.workers.apply(current)
 
 
-async def _crash_claims(ctx: Context, worker: str, *, before_epoch: int | None, message: str) -> None:
-    while True:
-        held = await ctx.store.scan(ASSIGNMENTS, scope=worker, limit=_PAGE)
-        stale = [c for c in held if before_epoch is None or c.value.worker_epoch < before_epoch]
-        given_back = [await _crash_claim(ctx, worker, claim, message, before_epoch) for claim in stale]
-        if len(held) < _PAGE or not any(given_back):
-            return
+async def _crash_claims(ctx: Context, worker: str, *, before_epoch: int | None, message: str) -> bool:
+    """Deals with every claim on the worker (of an earlier epoch). False when one has to be looked at again."""
+    after: Key | None = None
+    done = True
+    while held := await ctx.store.scan(ASSIGNMENTS, scope=worker, after=after, limit=_PAGE):
+        for claim in held:
+            if before_epoch is None or claim.value.worker_epoch < before_epoch:
+                done &= await _crash_claim(ctx, worker, claim, message, before_epoch)
+        after = held[-1].key
+    return done
 
 
 async def _crash_claim(
     ctx: Context, worker: str, claim: Row[pb.ActorAssignment], message: str, before_epoch: int | None
 ) -> bool:
-    """Crashes one actor if it still points here; a claim no actor points at is only given back. False: it stays.
+    """Crashes one actor if it still points here; a claim no actor points at is only given back. False: look again.
 
     An actor that was being saved when its worker restarted is left to that: its checkpoint may be safe on the node.
     """
@@ -105,6 +111,8 @@ async def _crash_claim(
             if not mine or actor is None:
                 await give_back(ctx, claim)
             elif before_epoch is not None and actor.value.status.state in _BEING_SAVED:
+                pass
+            elif before_epoch is not None and not await _stopped(ctx, actor):
                 return False
             elif actor.value.status.state == pb.ACTOR_STATE_DELETING:
                 await steps.write_and_release(ctx, actor, None, lambda value: None)
@@ -116,6 +124,33 @@ async def _crash_claim(
             return True
         except Aborted:
             continue  # a workflow wrote the actor in between: look again
+
+
+async def _stopped(ctx: Context, actor: Row[pb.Actor]) -> bool:
+    """Has the node end what may run of the actor: a start on its way may have reached the worker's new process."""
+    assigned = actor.value.status.worker_assignment
+    request = node.TerminateRequest(
+        target_ateom_uid=assigned.worker.name,
+        atespace=actor.key.scope,
+        actor_name=actor.key.name,
+        actor_uid=actor.uid,
+        actor_template_atespace=actor.value.actor_template.atespace,
+        actor_template_name=actor.value.actor_template.name,
+        keep_paused=True,
+    )
+
+    async def work(lease: Lease) -> None:
+        herder = await ctx.nodes.herder(assigned.node_name)
+        await herder.Terminate(request, timeout=20, metadata=node_requests.metadata(f"stop-{actor.uid}", lease))
+
+    try:
+        await ctx.operations.run(steps.lease_key(Ref(actor.key.scope, actor.key.name)), "stop", work)
+    except AteError as error:
+        log.info(
+            "what its old worker may run of an actor is not stopped yet", actor=str(actor.key), error=error.message
+        )
+        return False
+    return True
 
 
 async def give_back(ctx: Context, claim: Row[pb.ActorAssignment]) -> None:

@@ -61,7 +61,7 @@ def skip_version_check(stack: ExitStack) -> None:
             ctx.workers.apply(worker)
         return row
 
-    async def write(ctx: Any, actor: Any, lease: Any, change: Any) -> Any:
+    async def write(ctx: Any, actor: Any, lease: Any, change: Any, **_: Any) -> Any:
         def update(tx: Tx) -> Any:
             change(actor.value)
             present = tx.get(ACTORS, actor.key)

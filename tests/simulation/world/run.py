@@ -69,7 +69,7 @@ def run_schedule(seed: int, mutate: Callable[[ExitStack], None] | None = None) -
             stack.enter_context(mock.patch.object(ate.objects.location, "FileStore", store))
             if mutate is not None:
                 mutate(stack)
-            schedule = _Schedule(rng, result, disk, objects, faults)
+            schedule = _Schedule(rng, result, disk, objects, faults, fierce=mutate is not None)
             clock = trio.testing.MockClock(autojump_threshold=0)
             try:
                 trio.run(schedule.run, clock=clock, instruments=[counter])
@@ -120,8 +120,17 @@ class _Faults:
 
 class _Schedule:
     def __init__(
-        self, rng: random.Random, result: Result, disk: Path, objects: dict[str, bytes], faults: _Faults
+        self,
+        rng: random.Random,
+        result: Result,
+        disk: Path,
+        objects: dict[str, bytes],
+        faults: _Faults,
+        *,
+        fierce: bool,
     ) -> None:
+        """`fierce`: every kind of fault at once, which finds what is there sooner, and what is rare not at all."""
+        self.fierce = fierce
         self.rng, self.result, self.disk, self.objects, self.faults = rng, result, disk, objects, faults
         self.names = [f"a{n}" for n in range(rng.randint(1, 5))]
         self.uids: dict[str, set[str]] = {name: set() for name in self.names}
@@ -211,7 +220,7 @@ class _Schedule:
         rng = self.rng
 
         def sometimes(most: float) -> float:
-            return rng.random() * most if rng.random() < 0.5 else 0.0
+            return rng.random() * most if self.fierce or rng.random() < 0.5 else 0.0
 
         self.world.network.chaos = Chaos(
             lose_request=sometimes(0.1), lose_reply=sometimes(0.1), twice=sometimes(0.1), late=sometimes(0.3),
