@@ -7,6 +7,7 @@ import sys
 
 from ate.cli import output
 from ate.cli.client import Api
+from ate.cli.verbs import ref_of
 from ate.errors import InvalidArgument
 from ate.names import Ref
 from ate.proto import events_pb2
@@ -24,7 +25,7 @@ async def get(api: Api, options: argparse.Namespace) -> int:
         raise InvalidArgument("-w works for actors and workers: `ate get actors -w` shows changes as they happen")
     found: list[events_pb2.ActorEvent] = []
     for name in options.names:
-        found += await _events(api, _ref(name, options))
+        found += await _events(api, ref_of("Actor", name, options))
     if not found and options.output in ("table", "wide"):
         print("No events found", file=sys.stderr)
         return 0
@@ -33,17 +34,6 @@ async def get(api: Api, options: argparse.Namespace) -> int:
         return 0
     print(output.render(found, options.output, kind="ActorEvent"))
     return 0
-
-
-def _ref(name: str, options: argparse.Namespace) -> Ref:
-    if "/" in name:
-        try:
-            return Ref.parse(name)
-        except ValueError as error:
-            raise InvalidArgument(str(error))
-    if not options.atespace:
-        raise InvalidArgument(f"which atespace? Give -a ATESPACE, or write ATESPACE/{name}")
-    return Ref(options.atespace, name)
 
 
 async def _events(api: Api, ref: Ref) -> list[events_pb2.ActorEvent]:

@@ -115,7 +115,7 @@ async def get(api: Api, options: argparse.Namespace) -> int:
         items = []
         for name in options.names:
             with failures:
-                items.append(await _get_one(api, kind, _ref(kind, name, options)))
+                items.append(await _get_one(api, kind, ref_of(kind, name, options)))
         if failures.status and not items:
             return failures.status
     else:
@@ -166,7 +166,7 @@ async def _watch(api: Api, kind: str, options: argparse.Namespace) -> int:
     return 0
 
 
-def _ref(kind: str, name: str, options: argparse.Namespace) -> Ref:
+def ref_of(kind: str, name: str, options: argparse.Namespace) -> Ref:
     """`NAME` with -a, or `ATESPACE/NAME`."""
     if kind not in SCOPED:
         return Ref("", name)
@@ -188,7 +188,7 @@ async def lifecycle(api: Api, options: argparse.Namespace) -> int:
     word = options.verb.capitalize()
     failures = _Failures()
     for name in options.names:
-        ref = _ref("Actor", name, options)
+        ref = ref_of("Actor", name, options)
         request = getattr(pb, f"{word}ActorRequest")(actor=pb.ObjectRef(atespace=ref.atespace, name=ref.name))
         if options.verb == "resume":
             request.boot = options.boot
@@ -206,7 +206,7 @@ async def delete(api: Api, options: argparse.Namespace) -> int:
     field = request_type.DESCRIPTOR.fields[0].name
     failures = _Failures()
     for name in options.names:
-        ref = _ref(kind, name, options)
+        ref = ref_of(kind, name, options)
         reference = pb.ObjectRef(atespace=ref.atespace if kind in SCOPED else "", name=ref.name)
         extra = {"any_state": True} if kind == "Actor" and options.any_state else {}
         with failures:
@@ -256,16 +256,16 @@ def _one_name(options: argparse.Namespace) -> str:
 
 
 async def _create_actor(api: Api, options: argparse.Namespace) -> pb.Actor:
-    ref = _ref("Actor", _one_name(options), options)
+    ref = ref_of("Actor", _one_name(options), options)
     if not options.template:
         raise InvalidArgument("create actor needs --template ATESPACE/NAME")
-    template = _ref("ActorTemplate", options.template, options)
+    template = ref_of("ActorTemplate", options.template, options)
     actor = pb.Actor(
         metadata=pb.ResourceMetadata(atespace=ref.atespace, name=ref.name),
         actor_template=pb.ObjectRef(atespace=template.atespace, name=template.name),
     )
     if options.tag:
-        tag = _ref("Tag", options.tag, options)
+        tag = ref_of("Tag", options.tag, options)
         actor.source_tag.CopyFrom(pb.ObjectRef(atespace=tag.atespace, name=tag.name))
     _set_wake_time(actor, options.wake_at)
     return await api.control.CreateActor(pb.CreateActorRequest(actor=actor), timeout=SHORT)
@@ -276,10 +276,10 @@ def _scope(options: argparse.Namespace) -> str:
 
 
 async def _create_tag(api: Api, options: argparse.Namespace) -> pb.Tag:
-    ref = _ref("Tag", _one_name(options), options)
+    ref = ref_of("Tag", _one_name(options), options)
     if not options.actor:
         raise InvalidArgument("create tag needs --actor NAME")
-    source = _ref("Actor", options.actor, options)
+    source = ref_of("Actor", options.actor, options)
     tag = pb.Tag(
         metadata=pb.ResourceMetadata(atespace=ref.atespace, name=ref.name),
         scope=_scope(options),
@@ -293,7 +293,7 @@ async def update(api: Api, options: argparse.Namespace) -> int:
     kind = TYPES[options.type]
     if kind not in ("Tag", "Actor"):
         raise InvalidArgument(f"update does not take {options.type}: use `ate apply -f FILE`")
-    ref = _ref(kind, _one_name(options), options)
+    ref = ref_of(kind, _one_name(options), options)
     made: Any
     if kind == "Tag":
         if not options.scope:
@@ -307,7 +307,7 @@ async def update(api: Api, options: argparse.Namespace) -> int:
         _set_wake_time(pb.Actor(), options.wake_at)  # wrong words are told before anything is asked
         actor = await _get_one(api, "Actor", ref)
         if options.template:
-            template = _ref("ActorTemplate", options.template, options)
+            template = ref_of("ActorTemplate", options.template, options)
             actor.actor_template.CopyFrom(pb.ObjectRef(atespace=template.atespace, name=template.name))
         _set_wake_time(actor, options.wake_at)
         made = await api.control.UpdateActor(pb.UpdateActorRequest(actor=actor), timeout=SHORT)
@@ -443,7 +443,7 @@ def _as_stored(given: pb.ActorTemplate, known: pb.ActorTemplate) -> bool:
 
 async def logs(api: Api, options: argparse.Namespace) -> int:
     """What an actor printed: the message of each line, or the whole JSON with -o json."""
-    ref = _ref("Actor", options.name, options)
+    ref = ref_of("Actor", options.name, options)
     request = node_pb2.ReadActorLogsRequest(
         atespace=ref.atespace, actor_name=ref.name, container=options.container, follow=options.follow
     )

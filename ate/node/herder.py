@@ -32,21 +32,20 @@ from ate.errors import (
     with_reason,
 )
 from ate.flights import Flights
-from ate.log import Logger, bind
+from ate.log import Logger
 from ate.names import FENCE_METADATA, OPERATION_ID_METADATA
-from ate.node import bundles
+from ate.node import bundles, phases
 from ate.node.actor_dirs import ActorDirs
 from ate.node.assets import Assets, Runtime, architecture
 from ate.node.ateoms import Ateoms
 from ate.node.images import ImageStore
 from ate.node.local_state import CHECKPOINTED, IDLE, RUNNING, STARTING, LocalState
-from ate.node.phases import measured, phase, sizes
+from ate.node.phases import SCOPES, Identified, phase, sizes
 from ate.node.snapshots import AssetSource, Manifest, SnapshotStore
 from ate.proto import atelet_pb2 as pb
 from ate.proto import ateom_pb2, node_pb2
 from ate.proto.atelet_grpc import AteomHerderBase
 from ate.rpc import Call, unary
-from ate.telemetry import metrics
 
 log = Logger("ate.node")
 
@@ -54,8 +53,6 @@ ATEOM_TIMEOUT = 290.0
 ASK_ATTEMPTS = 3
 _PASSING = (Unavailable, PermissionDenied, ResourceExhausted)
 """Failures of a start that are not the actor's and end one day: a store away, credentials refused, a full disk."""
-_SCOPES = {pb.SNAPSHOT_SCOPE_FULL: "full", pb.SNAPSHOT_SCOPE_DATA: "data", pb.SNAPSHOT_SCOPE_DATA_ON_GOLDEN: "data"}
-Identified = pb.RunRequest | pb.RestoreRequest | pb.CheckpointRequest | pb.TerminateRequest
 
 
 class Herder(AteomHerderBase):
@@ -75,7 +72,7 @@ class Herder(AteomHerderBase):
         self._images, self._assets, self._snapshots = images, assets, snapshots
         self._flights = Flights(nursery)
         self._fences: dict[str, int] = {}
-        """Highest fence by actor of the operations under way; the record keeps it when one is over."""
+        """Highest fence by actor that its record does not have yet."""
 
     def busy(self, actor_uid: str) -> bool:
         """Whether an operation of the actor is under way."""
@@ -133,7 +130,7 @@ class Herder(AteomHerderBase):
         await self._fence(request.actor_uid, call)
         label = f"{what} {operation}"
         flight = self._flights.join_or_start(
-            request.actor_uid, label, lambda: _measured(request, what, operation, work)
+            request.actor_uid, label, lambda: phases.operation(request, what, operation, work)
         )
         if flight.what != label:
             raise Aborted(f"another operation ({flight.what}) is in progress for actor {request.actor_uid}: retry")
@@ -153,6 +150,8 @@ class Herder(AteomHerderBase):
     async def _put(self, record: node_pb2.LocalActor) -> None:
         record.fence = max(record.fence, self._fences.get(record.actor_uid, 0))
         await self._state.put(record)
+        if self._fences.get(record.actor_uid, 0) <= record.fence:
+            self._fences.pop(record.actor_uid, None)
 
     # -- starting -------------------------------------------------------------------------------------------------
 
@@ -161,14 +160,16 @@ class Herder(AteomHerderBase):
     ) -> None:
         known = await self._state.get(request.actor_uid)
         if known is not None and op and known.operation_id == op:
-            if known.phase == IDLE:
-                undone = Unavailable(f"the start of actor {request.actor_uid} failed before, and was taken back")
+            there = bool(known.runtime_json) and await self.runs(known.worker_uid, request.actor_uid)
+            if known.phase == IDLE or (known.phase == RUNNING and not there):
+                # Started again it would be another one, with another memory, under the name of the first.
+                undone = Unavailable(f"the start of actor {request.actor_uid} was done or failed before, and is over")
                 raise with_reason(undone, NOT_STARTED)
-            if known.runtime_json and await self.runs(known.worker_uid, request.actor_uid):
+            if there:
                 if known.phase != RUNNING:  # this agent was killed in between
                     await self._drive(request, restore, ActorDirs.of(self._root, request.actor_uid), None, op)
                     known.phase = RUNNING
-                    await self._put(known)
+                await self._put(known)  # the fence, also where nothing else is new: whoever came before is late now
                 return
         if known is not None and known.worker_uid not in ("", request.target_ateom_uid):
             await self._end_elsewhere(request, known.worker_uid)
@@ -276,7 +277,7 @@ class Herder(AteomHerderBase):
         self, request: pb.RestoreRequest, dirs: ActorDirs, on_manifest: Callable[[Manifest], None]
     ) -> None:
         """The snapshot's verified files into the restore folder; `on_manifest` is called as soon as it is known."""
-        scope = _SCOPES[request.scope]
+        scope = SCOPES[request.scope]
         on_golden = request.scope == pb.SNAPSHOT_SCOPE_DATA_ON_GOLDEN
         if on_golden:  # memory and runtime are the golden snapshot's, its durable data is then replaced by the actor's
             with phase("manifest_fetch"):
@@ -386,6 +387,7 @@ class Herder(AteomHerderBase):
             op = request.external_config.snapshot_uri or request.local_config.snapshot_name
         record = await self._state.get(request.actor_uid)
         if record is not None and record.operation_id == op and record.phase == IDLE:
+            await self._put(record)
             return  # saved before; the reply was lost
         # A worker's own answer is only taken for the operation the record is about.
         here = record is not None and (
@@ -417,7 +419,7 @@ class Herder(AteomHerderBase):
             record.snapshot_files[:] = saved.snapshot_files
             record.data_snapshot_files[:] = saved.data_snapshot_files
             await self._put(record)
-        scope = _SCOPES[request.scope]
+        scope = SCOPES[request.scope]
         manifest = self._manifest(record, scope)
         if request.type == pb.CHECKPOINT_TYPE_LOCAL:
             folder = dirs.local_checkpoints / request.local_config.snapshot_name
@@ -468,38 +470,8 @@ class Herder(AteomHerderBase):
                 f"the paused state {request.local_snapshot_name} of actor {request.atespace}/{request.actor_name} "
                 "is not on this node any more: revert the actor to its last good snapshot"
             )
-        await self._snapshots.upload_local(folder, uri, _SCOPES[request.desired_scope])
+        await self._snapshots.upload_local(folder, uri, SCOPES[request.desired_scope])
         await trio.to_thread.run_sync(dirs.wipe)
-
-
-async def _measured(request: Identified, what: str, op: str, work: Callable[[str], Awaitable[None]]) -> None:
-    """Does the work as a task whose log lines say what it is at, and whose time is measured."""
-    named = bind(
-        actor=f"{request.atespace}/{request.actor_name}",
-        worker=request.target_ateom_uid,
-        operation=what,
-        operation_id=op,
-    )
-    template = {
-        "template_atespace": request.actor_template_atespace,
-        "template_name": request.actor_template_name,
-    }
-    measuring: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    if isinstance(request, pb.CheckpointRequest):
-        kind = "local" if request.type == pb.CHECKPOINT_TYPE_LOCAL else "latest"
-        measuring = measured(
-            metrics.CHECKPOINT_DURATION, **template, kind=kind, scope=_SCOPES.get(request.scope, "unknown")
-        )
-    elif not isinstance(request, pb.TerminateRequest):
-        kind, scope = "boot", ""
-        if isinstance(request, pb.RestoreRequest):
-            own = f"/actors/{request.actor_uid}/" in request.external_config.snapshot_uri
-            local = request.type == pb.CHECKPOINT_TYPE_LOCAL
-            kind, scope = "local" if local else "latest" if own else "golden", _SCOPES.get(request.scope, "unknown")
-        class_ = request.sandbox_assets.sandbox_class
-        measuring = measured(metrics.RESTORE_DURATION, **template, kind=kind, scope=scope, sandbox_class=class_)
-    with named, measuring:
-        await work(op)
 
 
 def _identity(request: Identified) -> dict[str, Any]:

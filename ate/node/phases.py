@@ -1,19 +1,29 @@
 """How long the parts of a start or a save take on this node: metrics, and spans of the trace it belongs to.
 
-`measured` goes around the whole, `phase` around a part, however deep; parts may run side by side. The labels travel in
-a contextvar, so that code in between need not carry them.
+`operation` and `measured` go around the whole, `phase` around a part, however deep; parts may run side by side. The
+labels travel in a contextvar, so that code in between need not carry them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final
 
 import trio
 
+from ate.log import bind
+from ate.proto import atelet_pb2 as pb
 from ate.telemetry import metrics, trace
 
+SCOPES: Final = {
+    pb.SNAPSHOT_SCOPE_FULL: "full",
+    pb.SNAPSHOT_SCOPE_DATA: "data",
+    pb.SNAPSHOT_SCOPE_DATA_ON_GOLDEN: "data",
+}
+"""What a snapshot's manifest and the metrics call the wire's scopes."""
+Identified = pb.RunRequest | pb.RestoreRequest | pb.CheckpointRequest | pb.TerminateRequest
 _measured: contextvars.ContextVar[tuple[metrics.Histogram, dict[str, str]] | None] = contextvars.ContextVar(
     "ate_phases", default=None
 )
@@ -58,3 +68,33 @@ def sizes(template_atespace: str, template_name: str, files: dict[str, int]) -> 
     template = {metrics.TEMPLATE_ATESPACE: template_atespace, metrics.TEMPLATE_NAME: template_name}
     for name, size in files.items():
         metrics.SNAPSHOT_SIZE.record(size, {**template, metrics.FILE_NAME: name})
+
+
+async def operation(request: Identified, what: str, op: str, work: Callable[[str], Awaitable[None]]) -> None:
+    """Does the work as a task whose log lines say what it is at, and whose time is measured."""
+    named = bind(
+        actor=f"{request.atespace}/{request.actor_name}",
+        worker=request.target_ateom_uid,
+        operation=what,
+        operation_id=op,
+    )
+    template = {
+        "template_atespace": request.actor_template_atespace,
+        "template_name": request.actor_template_name,
+    }
+    measuring: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if isinstance(request, pb.CheckpointRequest):
+        kind = "local" if request.type == pb.CHECKPOINT_TYPE_LOCAL else "latest"
+        measuring = measured(
+            metrics.CHECKPOINT_DURATION, **template, kind=kind, scope=SCOPES.get(request.scope, "unknown")
+        )
+    elif not isinstance(request, pb.TerminateRequest):
+        kind, scope = "boot", ""
+        if isinstance(request, pb.RestoreRequest):
+            own = f"/actors/{request.actor_uid}/" in request.external_config.snapshot_uri
+            local = request.type == pb.CHECKPOINT_TYPE_LOCAL
+            kind, scope = "local" if local else "latest" if own else "golden", SCOPES.get(request.scope, "unknown")
+        class_ = request.sandbox_assets.sandbox_class
+        measuring = measured(metrics.RESTORE_DURATION, **template, kind=kind, scope=scope, sandbox_class=class_)
+    with named, measuring:
+        await work(op)

@@ -52,10 +52,7 @@ class Registration:
         while True:
             try:
                 wait = float(await self._beat())
-            except (
-                AteError,
-                OSError,
-            ) as error:  # a disk that is full or refuses is no reason to leave the actors alone
+            except (AteError, OSError) as error:  # a full disk is no reason to leave the actors alone
                 log.warning("heartbeat failed, trying again", error=str(error))
                 wait = 1.0
             await trio.sleep(wait)

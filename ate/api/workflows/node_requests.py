@@ -118,19 +118,31 @@ def _system_info(source: pb.SystemInfoVolume, target: node.SystemInfoVolume) -> 
             target.data_sources.add(trust_bundle=bundle)
 
 
-async def terminate(nodes: Nodes, actor: Row[pb.Actor], template: Row[pb.ActorTemplate], lease: Lease) -> None:
-    """Makes sure nothing of a failed actor runs on its worker before the place is given to another.
+async def terminate(
+    nodes: Nodes,
+    actor: Row[pb.Actor],
+    lease: Lease,
+    *,
+    at: tuple[str, str] | None = None,
+    keep_paused: bool = True,
+    timeout: float = 60,
+) -> None:
+    """Makes sure nothing of the actor runs on its worker any more, before the place is given to another.
 
-    What it left there by a pause stays: it may still be had from that.
-
+    `at`: (node, worker), where that is not where its status says it is placed. What a pause left on the node stays
+    with `keep_paused`: the actor may still be had from that.
     Raises (ambiguous) when the node cannot be asked: the actor then stays in transition with its place, to be retried.
     """
     assigned = actor.value.status.worker_assignment
-    herder = await nodes.herder(assigned.node_name)
+    node_name, worker = at or (assigned.node_name, assigned.worker.name)
+    herder = await nodes.herder(node_name)
     request = node.TerminateRequest(
-        target_ateom_uid=assigned.worker.name,
-        **identity(actor, template),
-        spec=workload(template.value, actor.value),
-        keep_paused=True,
+        target_ateom_uid=worker,
+        atespace=actor.key.scope,
+        actor_name=actor.key.name,
+        actor_uid=actor.uid,
+        actor_template_atespace=actor.value.actor_template.atespace,
+        actor_template_name=actor.value.actor_template.name,
+        keep_paused=keep_paused,
     )
-    await herder.Terminate(request, timeout=60, metadata=metadata(f"stop-{actor.uid}", lease))
+    await herder.Terminate(request, timeout=timeout, metadata=metadata(f"stop-{actor.uid}", lease))

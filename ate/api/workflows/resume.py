@@ -81,7 +81,7 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
         # It was never told to have run there, so nothing is lost: it sleeps on, and the next try takes another worker.
         # But the start may have reached the worker's new process.
         if await ctx.store.get(WORKERS, Key("", actor.value.status.worker_assignment.worker.name)) is not None:
-            await node_requests.terminate(ctx.nodes, actor, template, lease)
+            await node_requests.terminate(ctx.nodes, actor, lease)
         await steps.write_and_release(ctx, actor, lease, steps.back_to_sleep)
         raise Aborted(f"the worker of actor {ref} went away during the resume: retry")
     assigned = actor.value.status.worker_assignment
@@ -100,7 +100,7 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
         if ambiguous and reason == NOT_STARTED:
             await steps.write_and_release(ctx, actor, lease, steps.back_to_sleep)
             raise
-        await node_requests.terminate(ctx.nodes, actor, template, lease)
+        await node_requests.terminate(ctx.nodes, actor, lease)
         await steps.crash(ctx, actor, lease, f"resume failed: {error.message}")
         raise
 
@@ -121,7 +121,7 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
             actor = await steps.write(ctx, actor, lease, running, require=still_there)
     except Aborted:
         # Its worker was lost meanwhile and came back: what was just started there has no claim any more.
-        await node_requests.terminate(ctx.nodes, actor, template, lease)
+        await node_requests.terminate(ctx.nodes, actor, lease)
         raise
     ctx.affinity.ran(actor.uid, template.uid, assigned.node_name)
     steps.log_state(

@@ -9,7 +9,6 @@ from ate.errors import FailedPrecondition, Unavailable
 from ate.log import Logger
 from ate.names import Ref, actor_prefix
 from ate.proto import ateapi_pb2 as pb
-from ate.proto import atelet_pb2 as node
 from ate.store import Key, Lease, Row, Tx
 from ate.telemetry import trace
 
@@ -136,17 +135,8 @@ async def _stop(ctx: Context, actor: Row[pb.Actor], lease: Lease) -> None:
             continue
         if worker and await ctx.store.get(ASSIGNMENTS, Key(worker, actor.uid)) is None:
             continue
-        herder = await ctx.nodes.herder(node_name)
-        request = node.TerminateRequest(
-            target_ateom_uid=worker,
-            atespace=actor.key.scope,
-            actor_name=actor.key.name,
-            actor_uid=actor.uid,
-            actor_template_atespace=actor.value.actor_template.atespace,
-            actor_template_name=actor.value.actor_template.name,
-        )
         try:
-            await herder.Terminate(request, timeout=60, metadata=node_requests.metadata(f"stop-{actor.uid}", lease))
+            await node_requests.terminate(ctx.nodes, actor, lease, at=(node_name, worker), keep_paused=False)
         except Unavailable as error:
             if worker:
                 raise

@@ -75,7 +75,7 @@ async def _suspend(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
             await ctx.objects.delete_prefix(target)
             await steps.write(ctx, actor, lease, _back_to_running)
         elif actor.value.status.HasField("worker_assignment"):
-            await node_requests.terminate(ctx.nodes, actor, template, lease)
+            await node_requests.terminate(ctx.nodes, actor, lease)
             await steps.crash(ctx, actor, lease, f"suspend failed: {error.message}")
         else:
             await steps.write(ctx, actor, lease, _back_to_paused)
@@ -252,7 +252,7 @@ async def _pause(ctx: Context, ref: Ref, lease: Lease) -> pb.Actor:
         if reason_of(error) == STILL_RUNNING:
             await steps.write(ctx, actor, lease, _back_to_running)
         else:
-            await node_requests.terminate(ctx.nodes, actor, template, lease)
+            await node_requests.terminate(ctx.nodes, actor, lease)
             await steps.crash(ctx, actor, lease, f"pause failed: {error.message}")
         raise
     node_name = assigned.node_name

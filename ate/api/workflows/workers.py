@@ -13,7 +13,6 @@ from ate.errors import Aborted, AteError, NotFound
 from ate.log import Logger
 from ate.names import Ref
 from ate.proto import ateapi_pb2 as pb
-from ate.proto import atelet_pb2 as node
 from ate.store import Key, Lease, Row, Tx
 
 log = Logger("ate.api")
@@ -128,20 +127,9 @@ async def _crash_claim(
 
 async def _stopped(ctx: Context, actor: Row[pb.Actor]) -> bool:
     """Has the node end what may run of the actor: a start on its way may have reached the worker's new process."""
-    assigned = actor.value.status.worker_assignment
-    request = node.TerminateRequest(
-        target_ateom_uid=assigned.worker.name,
-        atespace=actor.key.scope,
-        actor_name=actor.key.name,
-        actor_uid=actor.uid,
-        actor_template_atespace=actor.value.actor_template.atespace,
-        actor_template_name=actor.value.actor_template.name,
-        keep_paused=True,
-    )
 
     async def work(lease: Lease) -> None:
-        herder = await ctx.nodes.herder(assigned.node_name)
-        await herder.Terminate(request, timeout=20, metadata=node_requests.metadata(f"stop-{actor.uid}", lease))
+        await node_requests.terminate(ctx.nodes, actor, lease, timeout=20)
 
     try:
         await ctx.operations.run(steps.lease_key(Ref(actor.key.scope, actor.key.name)), "stop", work)

@@ -54,6 +54,8 @@ class Checker:
         self.rams: list[Ram] = []
         self.frozen: dict[str, int] = {}
         """actor uid -> count at its last checkpoint."""
+        self._updates: dict[str, int] = {}
+        """actor uid -> its wake-up time, which clients only ever raise."""
         self.served: dict[str, int] = {}
         """actor uid -> the highest count a client got since its last roll-back."""
         self.durable: dict[str, int] = {}
@@ -109,6 +111,9 @@ class Checker:
                 raise Broken(f"1: actor {actor.key} is {pb.ActorState.Name(status.state)} nowhere")
             self._snapshot(uid, actor.value)
             self._paused(uid, actor.value)
+            if actor.value.wake_time.seconds < self._updates.get(uid, 0):
+                raise Broken(f"2: an update of actor {actor.key} was undone by a write that had not seen it")
+            self._updates[uid] = actor.value.wake_time.seconds
         for row in rows.scan(self._db, TAGS, None, None, 1000):
             if row.value.status.state == pb.TAG_STATE_READY:
                 self._complete(row.value.status.snapshot.snapshot_uri, f"tag {row.key}")

@@ -12,7 +12,7 @@ import trio
 from ate.api.kinds import ACTORS, WORKERS
 from ate.api.workflows import claims, steps
 from ate.api.workflows import workers as worker_workflows
-from ate.errors import AteError
+from ate.errors import AteError, NotFound
 from ate.node.actor_dirs import ActorDirs
 from ate.node.herder import Herder
 from ate.node.snapshots import SnapshotStore
@@ -53,7 +53,8 @@ def skip_version_check(stack: ExitStack) -> None:
             actor.value.status.ClearField("worker_assignment")
             change(actor.value)
             present = tx.get(ACTORS, actor.key)
-            assert present is not None
+            if present is None:
+                raise NotFound("gone meanwhile")
             return tx.update(ACTORS, actor.key, actor.value, uid=present.uid, version=present.version), worker
 
         row, worker = await ctx.store.transact(update)
@@ -65,7 +66,8 @@ def skip_version_check(stack: ExitStack) -> None:
         def update(tx: Tx) -> Any:
             change(actor.value)
             present = tx.get(ACTORS, actor.key)
-            assert present is not None
+            if present is None:
+                raise NotFound("gone meanwhile")
             return tx.update(ACTORS, actor.key, actor.value, uid=present.uid, version=present.version)
 
         return await ctx.store.transact(update)

@@ -36,6 +36,8 @@ BUSY_SECONDS = 10.0
 CALM_SECONDS = 120.0
 """Most virtual seconds until everything is in order: leases of the dead end, the longest pauses too."""
 SETTLE_TRIES = 12
+FAR = 4_000_000_000
+"""Unix time of wake-ups that never come in a schedule."""
 LONGEST_REQUEST = 180.0
 """Seconds: a parked request's longest wait, once more after a stale route, and the answer itself."""
 
@@ -261,7 +263,7 @@ class _Schedule:
                 name = rng.choice(self.names)
                 ref = pb.ObjectRef(atespace="demo", name=name)
                 what = rng.choices(
-                    ["request", "suspend", "pause", "resume", "revert", "delete"], [10, 4, 2, 2, 1, 0.5]
+                    ["request", "suspend", "pause", "resume", "update", "revert", "delete"], [10, 4, 2, 2, 4, 1, 0.5]
                 )[0]
                 began = trio.current_time()
                 try:
@@ -287,6 +289,11 @@ class _Schedule:
             await control.PauseActor(pb.PauseActorRequest(actor=ref), timeout=100)
         elif what == "resume":
             await control.ResumeActor(pb.ResumeActorRequest(actor=ref), timeout=100)
+        elif what == "update":
+            actor = await control.GetActor(pb.GetActorRequest(actor=ref), timeout=30)
+            # Far from now, and one more each time: by that the checker sees an update that was undone.
+            actor.wake_time.seconds = max(actor.wake_time.seconds, FAR) + 1
+            await control.UpdateActor(pb.UpdateActorRequest(actor=actor), timeout=30)
         elif what == "revert":
             await control.RevertActor(pb.RevertActorRequest(actor=ref), timeout=100)
         else:
