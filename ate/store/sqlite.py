@@ -14,8 +14,8 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ import outcome
 import trio
 from google.protobuf.message import Message
 
-from ate.errors import DataLoss, FailedPrecondition, OutOfRange
+from ate.errors import DataLoss, FailedPrecondition, OutOfRange, ResourceExhausted, Unavailable
 from ate.store import rows
 from ate.store.base import Event, EventType, Key, Kind, Lease, Row, Store, Tx
 from ate.store.schema import MIGRATIONS
@@ -44,12 +44,10 @@ CHECKED_AT_OPEN_BYTES = 256 << 20
 """Larger files are checked in the background after opening, so that a restart serves at once."""
 
 
-def _connect(path: str) -> apsw.Connection:
-    connection = apsw.Connection(path)
+def _prepare(connection: apsw.Connection) -> None:
     connection.set_busy_timeout(5000)
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY"):
         connection.execute(f"PRAGMA {pragma}")
-    return connection
 
 
 def _migrate(connection: apsw.Connection, path: str) -> None:
@@ -67,6 +65,8 @@ def _migrate(connection: apsw.Connection, path: str) -> None:
 def _check(connection: apsw.Connection, path: str) -> None:
     try:
         verdicts = [row[0] for row in connection.execute("PRAGMA quick_check(5)")]
+    except (apsw.FullError, apsw.IOError):
+        raise  # the disk's trouble, which says nothing about the file
     except apsw.Error as error:
         verdicts = [str(error)]
     if verdicts != ["ok"]:
@@ -130,7 +130,7 @@ class SqliteStore(Store):
         return result
 
     def _commit(self, batch: list[_Submission]) -> None:
-        """Runs a batch in one transaction. A failing COMMIT fails every submission of it."""
+        """Runs a batch in one transaction. A failing COMMIT or disk fails every submission of it."""
         tx = rows.SqliteTx(self._writer, self._now, self._leases)
         try:
             self._writer.execute("BEGIN IMMEDIATE")
@@ -139,14 +139,17 @@ class SqliteStore(Store):
                 try:
                     submission.result = outcome.Value(submission.change(tx))
                 except BaseException as error:
+                    if self._writer.get_autocommit():
+                        raise  # SQLite has rolled all of it back by itself, as it does when the disk is full
                     self._writer.execute("ROLLBACK TO one")
-                    submission.result = outcome.Error(error)
+                    submission.result = outcome.Error(_storage_error(self.path, error))
                 self._writer.execute("RELEASE one")
             self._trim()
             self._writer.execute("COMMIT")
         except BaseException as error:
-            if not self._writer.get_autocommit():
-                self._writer.execute("ROLLBACK")
+            with suppress(apsw.Error):  # a rollback ends the transaction even when the disk makes it fail
+                if not self._writer.get_autocommit():
+                    self._writer.execute("ROLLBACK")
             for submission in batch:
                 submission.result = outcome.Error(_storage_error(self.path, error))
 
@@ -210,12 +213,18 @@ class SqliteStore(Store):
             return read(self._reader)
 
         def locked() -> T:
-            with self._list_lock:  # one list at a time: the connection holds one statement's snapshot
+            with self._list_lock, _explained(self.path):  # one at a time: the connection holds one statement's snapshot
                 if self._lister is None:
-                    self._lister = _connect(self.path)
+                    lister = apsw.Connection(self.path)
+                    _prepare(lister)
+                    self._lister = lister
                 return read(self._lister)
 
         return await trio.to_thread.run_sync(locked)
+
+    def _close_lister(self) -> None:
+        if self._lister is not None:
+            self._lister.close()
 
     # -- the change feed ------------------------------------------------------------------------------------------
 
@@ -357,10 +366,36 @@ class SqliteStore(Store):
         self._leases.clear()
 
 
+_FULL_BYTES = 1 << 20
+"""Less free space than this explains an I/O error: SQLite says no more when its shared memory file cannot grow."""
+
+
 def _storage_error(path: str, error: BaseException) -> BaseException:
-    if isinstance(error, apsw.FullError):
-        return FailedPrecondition(f"the disk of the store {path} is full: free some space, then retry")
+    """The error of our tree for what a failing disk makes SQLite raise; any other error as it is."""
+    if isinstance(error, apsw.FullError) or (isinstance(error, apsw.IOError) and _is_full(path)):
+        return ResourceExhausted(f"the disk of the store {path} is full: free some space, then try again")
+    if isinstance(error, apsw.IOError):
+        return Unavailable(f"the disk of the store {path} fails ({error}): try again, and look at the disk")
     return error
+
+
+def _is_full(path: str) -> bool:
+    try:
+        free = os.statvfs(Path(path).parent)
+    except OSError:
+        return False
+    return free.f_bavail * free.f_frsize < _FULL_BYTES
+
+
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        told = _storage_error(path, error)
+        if told is error:
+            raise
+        raise told from error
 
 
 def _newest(db: apsw.Connection) -> int:
@@ -375,49 +410,49 @@ async def open_sqlite(
     """Opens (or makes) the store at `path`, whose folder must exist; `:memory:` needs `threaded=False`.
 
     Raises DataLoss when the file is damaged, FailedPrecondition when another process has it open or a newer ate wrote
-    it. With `threaded=False` everything runs on the calling thread: for simulations under a virtual clock.
+    it. A write on a full disk is ResourceExhausted and changes nothing; with space again, the store goes on. With
+    `threaded=False` everything runs on the calling thread: for simulations under a virtual clock.
     """
     path = str(path)
-    lock = None
-    if path != ":memory:":
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise FailedPrecondition(f"the store {path} is open in another process: stop that one first")
-    try:
-        try:
-            writer = _connect(path)
-        except apsw.NotADBError:
-            raise DataLoss(f"store {path} is damaged (not a database): restore it from a backup")
-        if path == ":memory:" or Path(path).stat().st_size <= CHECKED_AT_OPEN_BYTES:
-            _check(writer, path)
-        _migrate(writer, path)
-        store = SqliteStore(path, writer, writer if path == ":memory:" else _connect(path), now, threaded)
-        store._load_meta()
-        try:
-            if not threaded:
+    in_file = path != ":memory:"
+    with ExitStack() as held:
+        if in_file:
+            lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            held.callback(os.close, lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise FailedPrecondition(f"the store {path} is open in another process: stop that one first")
+        with _explained(path):
+            writer = held.enter_context(closing(apsw.Connection(path)))
+            try:
+                _prepare(writer)
+            except apsw.NotADBError:
+                raise DataLoss(f"store {path} is damaged (not a database): restore it from a backup")
+            if not in_file or Path(path).stat().st_size <= CHECKED_AT_OPEN_BYTES:
+                _check(writer, path)
+            _migrate(writer, path)
+            reader = writer
+            if in_file:
+                reader = held.enter_context(closing(apsw.Connection(path)))
+                _prepare(reader)
+            store = SqliteStore(path, writer, reader, now, threaded)
+            held.callback(store._close_lister)
+            store._load_meta()
+        if not threaded:
+            yield store
+            return
+        async with trio.open_nursery() as nursery:
+            if in_file and Path(path).stat().st_size > CHECKED_AT_OPEN_BYTES:
+                nursery.start_soon(store._in_lister, lambda db: _check(db, path))
+            thread = threading.Thread(
+                target=store._write_loop, args=(trio.lowlevel.current_trio_token(),), name="store-writer"
+            )
+            thread.start()
+            try:
                 yield store
-            else:
-                async with trio.open_nursery() as nursery:
-                    if path != ":memory:" and Path(path).stat().st_size > CHECKED_AT_OPEN_BYTES:
-                        nursery.start_soon(store._in_lister, lambda db: _check(db, path))
-                    thread = threading.Thread(
-                        target=store._write_loop, args=(trio.lowlevel.current_trio_token(),), name="store-writer"
-                    )
-                    thread.start()
-                    try:
-                        yield store
-                        nursery.cancel_scope.cancel()
-                    finally:
-                        store._queue.put(None)
-                        with trio.CancelScope(shield=True):
-                            await trio.to_thread.run_sync(thread.join)
-        finally:
-            for connection in (store._lister, store._reader, writer):
-                if connection is not None:
-                    connection.close()
-    finally:
-        if lock is not None:
-            os.close(lock)
+                nursery.cancel_scope.cancel()
+            finally:
+                store._queue.put(None)
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(thread.join)

@@ -13,10 +13,20 @@ import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ate.errors import Aborted, AlreadyExists, DataLoss, FailedPrecondition, NotFound, OutOfRange
+from ate.errors import (
+    Aborted,
+    AlreadyExists,
+    AteError,
+    DataLoss,
+    FailedPrecondition,
+    NotFound,
+    OutOfRange,
+    ResourceExhausted,
+)
 from ate.proto import ateapi_pb2 as pb
 from ate.store import EventType, Key, Kind, Store, Tx, open_sqlite
 from ate.store.schema import MIGRATIONS
+from tests.system.disks import small_disk
 
 ACTORS = Kind("actor", pb.Actor, watched=True)
 ASSIGNMENTS = Kind("assignment", pb.ActorAssignment, owner=lambda a: a.actor_template_ref.name)
@@ -343,3 +353,56 @@ async def test_a_damaged_or_newer_file_is_refused_by_name(tmp_path: Path) -> Non
     with pytest.raises(FailedPrecondition, match="newer ate"):
         async with open_sqlite(newer, threaded=False):
             pass
+
+
+@pytest.mark.parametrize("threaded", [True, False], ids=["file", "inline"])
+async def test_a_transaction_that_sqlite_rolls_back_by_itself_says_the_disk_is_full(
+    tmp_path: Path, threaded: bool
+) -> None:
+    """With a bound on pages the insert itself fails, and takes the whole transaction and its savepoints along."""
+    async with open_sqlite(tmp_path / "a.db", threaded=threaded) as store:
+        await add(store, "before")
+        (pages,) = store._writer.execute("PRAGMA page_count").fetchone()
+        store._writer.execute(f"PRAGMA max_page_count={pages}")
+
+        async def too_much(name: str) -> None:
+            with pytest.raises(ResourceExhausted, match=r"a\.db is full: free some space"):
+                await store.transact(lambda tx: tx.insert(ACTORS, Key("s", name), actor("x" * (64 << 10))))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(4):
+                nursery.start_soon(too_much, f"n{number}")
+        assert [row.key.name for row in await store.scan(ACTORS)] == ["before"]
+        store._writer.execute("PRAGMA max_page_count=100000")
+        await add(store, "after")
+    async with open_sqlite(tmp_path / "a.db", threaded=threaded) as store:
+        assert [row.key.name for row in await store.scan(ACTORS)] == ["after", "before"]
+
+
+@pytest.mark.parametrize("threaded", [True, False], ids=["file", "inline"])
+async def test_a_store_on_a_full_disk_says_so_keeps_what_it_has_and_goes_on_with_space(
+    tmp_path: Path, threaded: bool
+) -> None:
+    with small_disk(tmp_path / "small", "2m") as small:
+        async with open_sqlite(small / "a.db", threaded=threaded) as store:
+            acknowledged = set()
+            with pytest.raises(ResourceExhausted, match=r"small/a\.db is full: free some space"):
+                for number in range(10_000):
+                    await store.transact(lambda tx: tx.insert(ACTORS, Key("s", f"n{number}"), actor("x" * 9000)))
+                    acknowledged.add(f"n{number}")
+            assert {row.key.name for row in await store.scan(ACTORS)} == acknowledged != set()
+            for _ in range(3):
+                with pytest.raises(AteError):
+                    await store.transact(lambda tx: tx.insert(ACTORS, Key("s", "large"), actor("x" * (2 << 20))))
+            await trio.run_process(["mount", "-o", "remount,size=32m", str(small)])
+            await add(store, "after")
+        async with open_sqlite(small / "a.db", threaded=threaded) as store:
+            assert {row.key.name for row in await store.scan(ACTORS)} == {*acknowledged, "after"}
+
+
+async def test_a_store_that_cannot_be_made_for_want_of_space_says_so(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", "64k") as small:
+        (small / "ballast").write_bytes(bytes(56 << 10))
+        with pytest.raises(ResourceExhausted, match=r"small/a\.db is full: free some space"):
+            async with open_sqlite(small / "a.db"):
+                pass
