@@ -1,7 +1,8 @@
 """`file://`: objects as plain files below one folder. For one machine, tests, and folders on shared file systems.
 
 An object appears by rename after its bytes are on disk, and the put returns after the folder that names it is too: an
-acknowledged suspend survives power loss. Files named `.part-…` are puts that have not ended.
+acknowledged suspend survives power loss. What was deleted stays so, since nobody remembers to delete it again. Files
+named `.part-…` are puts that have not ended.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ate.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from ate.files import make_folders, sync_folder
 from ate.objects.store import ObjectInfo, ObjectStore, StopSign, in_thread
 
 _PARTIAL: Final = ".part-"
@@ -75,21 +77,23 @@ class FileStore(ObjectStore):
                 sign.check()
                 with _explained(path):
                     path.unlink(missing_ok=True)
-            for folder in {path.parent for path in paths}:
-                self._prune(folder)
+            for folder in {self._prune(folder) for folder in {path.parent for path in paths}}:
+                with _explained(folder):
+                    _sync_what_is_left(folder)
 
         await in_thread(work)
 
-    def _prune(self, folder: Path) -> None:
-        """Folders mean nothing to an object store: empty ones go, up to and with the root."""
+    def _prune(self, folder: Path) -> Path:
+        """Folders mean nothing to an object store: empty ones go, up to and with the root. The first one that stays."""
         while folder == self._root or self._root in folder.parents:
             try:
                 folder.rmdir()
             except FileNotFoundError:
                 pass
             except OSError:
-                return
+                break
             folder = folder.parent
+        return folder
 
     async def copy(self, source: str, target: str) -> None:
         origin, path = self._path(source), self._path(target)
@@ -131,10 +135,10 @@ def write_durably(path: Path, chunks: Iterable[bytes]) -> None:
     """A whole new file at `path`, on disk together with every folder made for it; nothing is left of a failure."""
     temporary = path.with_name(f"{_PARTIAL}{secrets.token_hex(6)}")
     descriptor = -1
-    made: list[Path] = []
     for attempt in range(10):
-        made = _make_folders(path.parent)
         try:
+            # Readable by their owner only: they hold memory images.
+            make_folders(path.parent, mode=0o700)
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             break
         except FileNotFoundError:  # a delete beside us pruned the folder
@@ -154,28 +158,16 @@ def write_durably(path: Path, chunks: Iterable[bytes]) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-    for folder in {path.parent, *(new.parent for new in made)}:
-        fsync_folder(folder)
+    sync_folder(path.parent)
 
 
-def _make_folders(folder: Path) -> list[Path]:
-    """Makes `folder` and returns the ones that were missing. Readable by their owner only: they hold memory images."""
-    missing = []
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
-    for path in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(mode=0o700)
-    return missing
-
-
-def fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _sync_what_is_left(folder: Path) -> None:
+    """Syncs `folder`, or where a delete beside us removed that too, the nearest one above it that still is."""
+    while True:
+        try:
+            return sync_folder(folder)
+        except FileNotFoundError:
+            folder = folder.parent
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from ate.objects import Location, open_location
 from tests.system import servers
 from tests.system.disks import small_disk
 from tests.system.servers import Running, make_bucket
+from tests.unit.power import disk
 
 ACCOUNT = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 
@@ -200,6 +201,32 @@ async def test_an_interrupted_put_is_not_listed_but_deleted_with_its_prefix(tmp_
     assert [info.key for info in await open_location(f"file://{tmp_path}/a/s").store.list()] == ["x"]
     await objects.delete_prefix(f"file://{tmp_path}/a/s")
     assert list((tmp_path / "a").iterdir()) == []
+
+
+async def test_what_a_put_copy_or_delete_acknowledged_holds_after_power_loss(tmp_path: Path):
+    data = os.urandom(300_000)
+    with disk(tmp_path / "d") as it:
+
+        def found() -> dict[str, bytes]:
+            with it.after_power_loss() as left:
+                return {
+                    str(path.relative_to(left)): path.read_bytes() for path in left.rglob("s/**/*") if path.is_file()
+                }
+
+        where = f"file://{it.path}/s/deep"
+        store = open_location(where).store
+        await store.put("one/two/key", [data])
+        assert found() == {"s/deep/one/two/key": data}
+        await store.copy("one/two/key", "three/copy")
+        assert found() == {"s/deep/one/two/key": data, "s/deep/three/copy": data}
+        await store.put("three/copy", [b"new"])
+        await store.put("three/other", [b"x"])
+        assert found() == {"s/deep/one/two/key": data, "s/deep/three/copy": b"new", "s/deep/three/other": b"x"}
+        await store.delete(["three/copy", "one/two/key"])
+        assert found() == {"s/deep/three/other": b"x"}, "in a folder that stays, and with a folder that goes"
+        await objects.delete_prefix(where)
+        assert found() == {}
+        assert not (it.path / "s").exists() or not list((it.path / "s").iterdir())
 
 
 async def test_a_full_disk_is_told_plainly(tmp_path: Path):
