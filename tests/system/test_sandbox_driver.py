@@ -9,6 +9,7 @@ import secrets
 import shutil
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,29 @@ async def test_an_unusable_image_is_an_error_and_leaves_nothing(bench: Bench, da
     assert spec.id in str(caught.value) or "snapshot" in str(caught.value)
     assert leftovers(f"{bench.install}/s")["processes"] == []
     assert not list((bench.directory / bench.install / "b").iterdir())
+
+
+async def test_a_container_that_cannot_be_restored_ends_the_sandbox_and_its_handle(bench: Bench) -> None:
+    image = await save(bench, await run_counter(bench, several=True))
+    await bench.driver.probe()
+    before = handles()
+    spec = await bench.spec(several=True)
+    app, side = spec.containers
+    spec = replace(spec, containers=(app, replace(side, rootfs=Path("/no/such/root"))))
+    with pytest.raises(SandboxError):
+        await bench.driver.restore(spec, image)
+    assert handles() == before
+    assert leftovers(f"{bench.install}/s")["processes"] == []
+    assert not list((bench.directory / bench.install / "b").iterdir())
+
+
+def handles() -> int:
+    """How many processes this one holds a pidfd of."""
+    found = 0
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found += "pidfd" in os.readlink(path)
+    return found
 
 
 async def test_a_program_that_does_not_exist_is_an_error_that_names_it(bench: Bench) -> None:

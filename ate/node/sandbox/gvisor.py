@@ -13,7 +13,7 @@ import os
 import select
 import shutil
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -144,13 +144,9 @@ class GvisorDriver:
         if "background" in facts.restore_flags:
             image.append("--background")
         root = _root(spec)
-        async with self._nothing_left_on_failure(spec, "restoring", prepared):
+        sandbox = prepared or await self._restore_root(spec, directory, image)
+        async with self._nothing_left_on_failure(spec, "restoring", sandbox):
             _require_image(directory)
-            if prepared is None:
-                await self._make_root(spec, "restore", *image)
-                sandbox = self._handle(spec)
-            else:
-                sandbox = prepared
             if sandbox.warm:
                 # Shielded, since a thread cannot be cancelled; it is bounded, and what it did is then taken down.
                 with trio.CancelScope(shield=True):
@@ -245,6 +241,13 @@ class GvisorDriver:
             stdio=spec.stdio.get(root.name),
             joining=self._procs(spec),
         )
+
+    async def _restore_root(self, spec: SandboxSpec, directory: Path, image: Sequence[str]) -> Sandbox:
+        """The sandbox from its image, in one command with its root container; the handle is the caller's to end."""
+        async with self._nothing_left_on_failure(spec, "restoring"):
+            _require_image(directory)
+            await self._make_root(spec, "restore", *image)
+            return self._handle(spec)
 
     def _handle(self, spec: SandboxSpec) -> Sandbox:
         state = json.loads(self._state_files(spec, _id(spec, _root(spec)))[0].read_text())
