@@ -101,6 +101,7 @@ class LocalController:
                 await trio.sleep(NOTICE)
 
     async def _look(self, nursery: trio.Nursery) -> None:
+        await self._processes.collect(self._retiring)
         pools = {pool.metadata.name: pool async for pool in _pages(self._list_pools)}
         workers = {
             worker.metadata.name: worker

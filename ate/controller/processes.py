@@ -1,7 +1,8 @@
 """Worker processes of one machine: started detached, found again after a restart of the controller, stopped.
 
 Each worker has a folder `<root>/ateoms/<uid>` with `worker.json`. A worker is its own session and its process is found
-by its uid on the command line, so neither the controller's death nor a lost note orphans one.
+by its uid on the command line, so the controller's death orphans none. A folder without a note is what a controller
+left that died while it made or removed a worker, and is collected.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,6 +68,18 @@ class Processes:
                 self._pids[uid] = pid
                 log.info("worker process adopted", worker=uid, pid=pid)
 
+    async def collect(self, busy: Set[str] = frozenset()) -> None:
+        """Removes folders that belong to no worker: none of `busy`, no note, and no process that others started."""
+        for uid in [path.name for path in self._directory.iterdir() if path.is_dir() and path.name not in busy]:
+            try:
+                self._note(uid)
+            except (FileNotFoundError, ValueError, TypeError) as error:
+                if uid not in await trio.to_thread.run_sync(_running):
+                    log.warning("a worker's folder without a note is removed", worker=uid, error=str(error))
+                    await self.stop(uid)
+            except OSError:
+                pass  # a disk in trouble says nothing about the note
+
     def all(self) -> Mapping[str, Process]:
         """Every worker with a note, alive or not."""
         found = {}
@@ -109,17 +122,29 @@ class Processes:
         """Ends the process and removes its folder. Its namespaces take everything in them along."""
         pid = self._pids.pop(uid, None)
         if pid is not None:
+            await self._end(pid, uid)
+        self._reap(uid)
+        self._children.pop(uid, None)
+        await trio.to_thread.run_sync(lambda: shutil.rmtree(self._directory / uid, ignore_errors=True))
+
+    async def _end(self, pid: int, uid: str) -> None:
+        try:
+            # Opened before it is looked at, and signalled by this: a number may pass to a stranger at any moment.
+            process = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        try:
             for number in (signal.SIGTERM, signal.SIGKILL):
+                if not _is_worker(pid, uid):
+                    return
                 with suppress(ProcessLookupError):
-                    os.kill(pid, number)
+                    signal.pidfd_send_signal(process, number)
                 with trio.move_on_after(STOP_GRACE):
                     while _is_worker(pid, uid):
                         self._reap(uid)
                         await trio.sleep(0.02)
-                    break
-        self._reap(uid)
-        self._children.pop(uid, None)
-        await trio.to_thread.run_sync(lambda: shutil.rmtree(self._directory / uid, ignore_errors=True))
+        finally:
+            os.close(process)
 
     def _alive(self, uid: str) -> bool:
         self._reap(uid)
@@ -159,7 +184,10 @@ class Processes:
 
     def _free_address(self, uid: str) -> str:
         """A loopback address of its own for the worker's tunnel, as a pod has its own address."""
-        taken = {self._note(p.parent.name).ip for p in self._directory.glob("*/worker.json")}
+        taken = set()
+        for path in self._directory.glob("*/worker.json"):
+            with suppress(OSError, ValueError, TypeError):
+                taken.add(self._note(path.parent.name).ip)
         for attempt in range(1000):
             digest = hashlib.sha256(f"{uid}:{attempt}".encode()).digest()
             ip = f"127.{64 + digest[0] % 64}.{digest[1]}.{1 + digest[2] % 254}"
