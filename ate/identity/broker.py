@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import trio
@@ -93,23 +94,25 @@ class IdentityBroker(IdentityBrokerBase):
 
 
 class _BrokerTls:
-    """The broker's own certificate, signed by its own pool; made anew well before it expires."""
+    """The broker's own certificate, signed by its own pool; made anew well before it expires by the wall clock."""
 
-    def __init__(self, config: BrokerConfig, pool: ca.CaPool) -> None:
-        self._config, self._pool = config, pool
-        self._context: ssl.SSLContext | None = None
-        self._made = 0.0
+    def __init__(
+        self, config: BrokerConfig, pool: ca.CaPool, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._config, self._pool, self._now = config, pool, now
+        self._made: tuple[Credentials, ssl.SSLContext] | None = None
 
     def server_context(self) -> ssl.SSLContext:
-        if self._context is None or trio.current_time() - self._made > ca.LEAF_LIFETIME.total_seconds() / 2:
+        now = self._now()
+        if self._made is None or self._made[0].is_due(now):
             key = ec.generate_private_key(ec.SECP256R1())
-            account = names.SERVICE_ACCOUNTS["identity-broker"]
-            chain = self._pool.issue(key.public_key(), names.service_account_id(self._config.trust_domain, account))
+            spiffe_id = names.service_account_id(self._config.trust_domain, names.SERVICE_ACCOUNTS["identity-broker"])
+            chain = self._pool.issue(key.public_key(), spiffe_id, now=now)
             credentials = Credentials(key, tuple(chain), self._pool.trust_bundle_pem)
-            self._context = make_context(credentials, server=True, alpn=("h2",))
-            self._context.verify_mode = ssl.CERT_NONE  # callers come here to get their first certificate
-            self._made = trio.current_time()
-        return self._context
+            context = make_context(credentials, server=True, alpn=("h2",))
+            context.verify_mode = ssl.CERT_NONE  # callers come here to get their first certificate
+            self._made = credentials, context
+        return self._made[1]
 
     def client_context(self) -> ssl.SSLContext:
         raise NotImplementedError("the broker calls nobody")

@@ -31,8 +31,8 @@ _TELL_AFTER = 2.0
 """Seconds of waiting for a broker, as at every start of all roles at once, that nobody needs to read about."""
 _SHORT = 5.0
 """Up to this patience the error at the end says it soon enough."""
-RENEW_AT = 2 / 3
-"""Share of a certificate's life after which it is renewed, leaving a third to ride out a broker that is away."""
+_LOOK = 10.0
+"""Seconds between looks at the clock: how long a machine that slept past its certificate's end may go on with it."""
 
 
 @dataclass(frozen=True)
@@ -121,20 +121,16 @@ async def open_identity(request: Request) -> AsyncIterator[Identity]:
 
 
 async def _keep_fresh(identity: Identity, request: Request) -> None:
+    """Looks often instead of sleeping until it is due: our sleep stands still with the machine, and clocks are set."""
     while True:
-        now = datetime.now(UTC)
-        credentials = identity.credentials
-        left = (credentials.not_after - now).total_seconds()
-        life = (credentials.not_after - credentials.not_before).total_seconds()
-        # Wall-clock expiry is looked at every minute: a machine that slept does not count on the monotonic clock.
-        if left > life * (1 - RENEW_AT):
-            await trio.sleep(60)
-            continue
-        try:
-            identity.renew(await obtain(request, patience=5))
-            log.info("certificate renewed", subject=request.subject)
-        except PermissionDenied:
-            raise
-        except AteError as error:
-            log.warning("certificate not renewed, trying again", subject=request.subject, error=str(error))
-            await trio.sleep(5)
+        pause = _LOOK
+        if identity.credentials.is_due(datetime.now(UTC)):
+            try:
+                identity.renew(await obtain(request, patience=5))
+                log.info("certificate renewed", subject=request.subject)
+            except PermissionDenied:
+                raise
+            except AteError as error:
+                log.warning("certificate not renewed, trying again", subject=request.subject, error=str(error))
+                pause = 5
+        await trio.sleep(pause)

@@ -18,6 +18,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from ate.errors import FailedPrecondition
 
+RENEW_AT = 2 / 3
+"""Share of a certificate's life after which it is renewed, leaving a third to ride out a broker that is away."""
+
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
@@ -27,13 +30,14 @@ class Credentials:
     chain: tuple[bytes, ...]
     trust_bundle_pem: str
 
-    @property
-    def not_after(self) -> datetime:
-        return x509.load_der_x509_certificate(self.chain[0]).not_valid_after_utc
+    def is_due(self, now: datetime) -> bool:
+        """Whether to renew at `now`, by the wall clock, which is what peers check by and what goes on in a sleep.
 
-    @property
-    def not_before(self) -> datetime:
-        return x509.load_der_x509_certificate(self.chain[0]).not_valid_before_utc
+        That is after `RENEW_AT` of its life, and also before it has begun: the clock was set back since it was issued.
+        """
+        leaf = x509.load_der_x509_certificate(self.chain[0])
+        begin, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+        return not begin <= now < begin + (end - begin) * RENEW_AT
 
     def bundle_pem(self) -> bytes:
         """Key and chain in one PEM, as the reference's credential-bundle.pem."""

@@ -11,9 +11,12 @@ import trio
 import trio.testing
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ate.errors import FailedPrecondition, InvalidArgument, PermissionDenied, Unauthenticated
-from ate.identity import ca, spiffe
+from ate.errors import FailedPrecondition, InvalidArgument, PermissionDenied, Unauthenticated, Unavailable
+from ate.identity import ca, client, spiffe
+from ate.identity.broker import BrokerConfig, _BrokerTls
+from ate.identity.client import _TrustOnly
 from ate.identity.tls import Credentials, Identity
+from ate.rpc import TlsProvider
 
 ROUTER = "spiffe://cluster.local/ns/ate-system/sa/atenet-router"
 
@@ -27,7 +30,7 @@ def pool(name: str = "1") -> ca.CaPool:
     return ca.CaPool((ca.make_authority(name),))
 
 
-async def handshake(server: Identity, client: Identity) -> bytes:
+async def handshake(server: TlsProvider, client: TlsProvider) -> bytes:
     """The client's certificate as the server saw it; raises what either side raised."""
     near, far = trio.testing.memory_stream_pair()
     tls_server = trio.SSLStream(near, server.server_context(), server_side=True)
@@ -108,6 +111,51 @@ async def test_a_renewed_identity_is_used_by_the_next_connection() -> None:
     await handshake(server, client)
     client.renew(credentials(shared, "spiffe://cluster.local/after"))
     assert spiffe.read(await handshake(server, client)).spiffe_id.endswith("/after")
+
+
+def test_a_certificate_is_due_late_in_its_life_and_when_the_clock_was_set_to_before_it() -> None:
+    made = datetime.now(UTC)
+    it = credentials(pool(), ROUTER, now=made)
+    for hours, due in ((0, False), (15, False), (17, True), (24, True), (9000, True), (-0.02, False), (-1, True)):
+        assert it.is_due(made + timedelta(hours=hours)) is due, hours
+
+
+@pytest.mark.parametrize("hours", [-25, 48], ids=["slept too long", "clock set back"])
+async def test_the_broker_never_presents_a_certificate_of_another_time(tmp_path: Path, hours: float) -> None:
+    """`hours` from now it made one; its own clock, the monotonic one, has not moved since."""
+    now = datetime.now(UTC) + timedelta(hours=hours)
+    authorities = pool()
+    broker = _BrokerTls(BrokerConfig(tmp_path), authorities, lambda: now)
+    caller = _TrustOnly(authorities.trust_bundle_pem)
+    unusable = broker.server_context()
+    assert broker.server_context() is unusable
+    now = datetime.now(UTC)
+    await handshake(broker, caller)
+    usable = broker.server_context()
+    now += timedelta(hours=10)
+    assert broker.server_context() is usable
+
+
+@pytest.mark.parametrize("hours", [-25, 48], ids=["slept too long", "clock set back"])
+async def test_a_role_renews_a_certificate_of_another_time_and_goes_on_while_no_broker_answers(
+    hours: float, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    shared = pool()
+    identity = Identity(credentials(shared, ROUTER, now=datetime.now(UTC) + timedelta(hours=hours)))
+    asked = 0
+
+    async def obtain(request: client.Request, *, patience: float) -> Credentials:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise Unavailable("no identity broker answers")
+        return credentials(shared, ROUTER)
+
+    monkeypatch.setattr(client, "obtain", obtain)
+    with trio.move_on_after(600):
+        await client._keep_fresh(identity, client.Request(Path("/nowhere"), "atenet-router"))
+    assert asked == 2, "once in vain, once for good"
+    await handshake(identity, identity)
 
 
 async def test_after_a_rotation_both_authorities_are_trusted() -> None:
