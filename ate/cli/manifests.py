@@ -6,16 +6,20 @@ The other spellings of the sources (contract.md) are taken and stored under the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from ate.cli import shape
 from ate.errors import InvalidArgument
 from ate.proto import ateapi_pb2 as pb
 
+M = TypeVar("M", bound=Message)
+
 API_VERSION = "ate.dev/v1alpha1"
+_OUTERMOST = ("apiVersion", "kind", "metadata", "spec", "status")
 _CLASSES = {"gvisor": "SANDBOX_CLASS_GVISOR", "microvm": "SANDBOX_CLASS_MICROVM", None: "SANDBOX_CLASS_GVISOR"}
 _PLAIN: dict[str, type[Message]] = {
     "ActorTemplate": pb.ActorTemplate,
@@ -43,10 +47,13 @@ def read(text: str, source: str) -> Iterator[Message]:
                 for index, item in enumerate(_list(document, "items")):
                     if not isinstance(item, dict):
                         raise InvalidArgument(f"items[{index}]: must be a mapping")
-                    yield to_message(item)
+                    try:
+                        yield to_message(item)
+                    except InvalidArgument as error:
+                        raise InvalidArgument(f"items[{index}].{error.message}")
                 continue
             yield to_message(document)
-        except (InvalidArgument, json_format.ParseError) as error:
+        except InvalidArgument as error:
             raise InvalidArgument(f"{source}, document {number}: {error}")
         except RecursionError:
             raise InvalidArgument(f"{source}, document {number}: is nested too deeply")
@@ -83,28 +90,57 @@ def to_message(document: dict[str, Any]) -> Message:
         known = ", ".join(sorted([*_PLAIN, "WorkerPool", "SandboxConfig"]))
         raise InvalidArgument(f"kind: {kind!r} is not one of {known}")
     body = {name: value for name, value in document.items() if name not in ("apiVersion", "kind")}
+    written: _Written = []
     if isinstance(body.get("spec"), dict):
-        body |= body.pop("spec")
+        spec = body.pop("spec")
+        written += [(str(name), f"spec.{name}") for name in spec]
+        body |= spec
     if kind == "ActorTemplate":
-        _respell_template(body)
-    return json_format.ParseDict(body, _PLAIN[kind]())
+        written = [*_respell_template(body), *written]
+    return _parse(body, _PLAIN[kind](), written)
 
 
-def _respell_template(body: dict[str, Any]) -> None:
+_Written = list[tuple[str, str]]
+"""Paths of fields where people wrote them otherwise: ours, then theirs, each applied to what the ones before gave."""
+
+
+def _parse(body: dict[str, Any], message: M, written: _Written) -> M:
+    """`body` as this message. InvalidArgument names the field as it was written."""
+    try:
+        return json_format.ParseDict(shape.fitting(body, message), message)
+    except InvalidArgument as error:
+        path, colon, what = error.message.partition(": ")
+        for ours, theirs in written:
+            if path == ours or path.startswith((f"{ours}.", f"{ours}[")):
+                path = theirs + path[len(ours) :]
+        raise InvalidArgument(f"{path}{colon}{what}")
+    except json_format.ParseError as error:  # what we did not think of
+        raise InvalidArgument(str(error))
+
+
+def _respell_template(body: dict[str, Any]) -> _Written:
+    written = []
     if "snapshotConfig" in body:
         body["snapshotsConfig"] = body.pop("snapshotConfig")
-    containers = _list(body, "containers")
-    for container in containers:
+        written.append(("snapshotsConfig", "snapshotConfig"))
+    containers = body["containers"] if isinstance(body.get("containers"), list) else []
+    for index, container in enumerate(containers):
         if isinstance(container, dict) and "wakeupProbe" in container:
             container["readyz"] = container.pop("wakeupProbe")
+            written.append((f"containers[{index}].readyz", f"containers[{index}].wakeupProbe"))
     for holder in [body, *containers]:
         resources = holder.get("resources") if isinstance(holder, dict) else None
         if isinstance(resources, dict) and isinstance(resources.get("limits"), dict):
             limits = resources["limits"]
-            resources["limits"] = [{"name": name, "quantity": str(value)} for name, value in limits.items()]
+            resources["limits"] = [{"name": str(name), "quantity": str(value)} for name, value in limits.items()]
+    return written
 
 
 def _metadata(document: dict[str, Any]) -> dict[str, Any]:
+    """Of a document in the shape of Kubernetes, whose outermost fields are looked at here as well."""
+    for name in document:
+        if name not in _OUTERMOST:
+            raise InvalidArgument(f"{name}: there is no such field: {document['kind']} takes {', '.join(_OUTERMOST)}")
     metadata = document.get("metadata")
     if not isinstance(metadata, dict) or not metadata.get("name"):
         raise InvalidArgument("metadata.name: is required")
@@ -123,7 +159,8 @@ def _worker_pool(document: dict[str, Any]) -> pb.WorkerPool:
     if "replicas" not in spec:
         raise InvalidArgument("spec.replicas: is required")
     spec["sandboxClass"] = _class(spec)
-    if "ateomImage" in spec:
+    spelled_otherwise = "ateomImage" in spec
+    if spelled_otherwise:
         spec["workerImage"] = spec.pop("ateomImage")
     template = spec.get("template")
     if isinstance(template, dict) and isinstance(template.get("resources"), dict):
@@ -132,14 +169,18 @@ def _worker_pool(document: dict[str, Any]) -> pb.WorkerPool:
             template["resources"][name] = {what: str(value) for what, value in amounts.items()}
     spec["deploymentNamespace"] = metadata.get("namespace", "")
     body = {"metadata": {"name": metadata["name"]}, "labels": metadata.get("labels") or {}, "spec": spec}
-    return json_format.ParseDict(body, pb.WorkerPool())
+    written = [("labels", "metadata.labels"), ("spec.deploymentNamespace", "metadata.namespace")]
+    if spelled_otherwise:
+        written.append(("spec.workerImage", "spec.ateomImage"))
+    return _parse(body, pb.WorkerPool(), written)
 
 
 def _sandbox_config(document: dict[str, Any]) -> pb.SandboxRuntimeConfig:
     metadata, spec = _metadata(document), _mapping(document, "spec")
     spec["sandboxClass"] = _class(spec)
     spec["assets"] = {arch: {"files": files} for arch, files in _mapping(spec, "assets", "spec.").items()}
-    return json_format.ParseDict({"metadata": {"name": metadata["name"]}, "spec": spec}, pb.SandboxRuntimeConfig())
+    written = [(f"spec.assets.{arch}.files", f"spec.assets.{arch}") for arch in spec["assets"]]
+    return _parse({"metadata": {"name": metadata["name"]}, "spec": spec}, pb.SandboxRuntimeConfig(), written)
 
 
 def to_document(message: Message) -> dict[str, Any]:

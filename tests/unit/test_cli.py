@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,96 @@ sandboxConfig: {sandboxClass: SANDBOX_CLASS_GVISOR, configName: c}
 def test_a_bad_document_is_named_by_file_and_number(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"bad\.yaml"):
         list(manifests.read(text, "bad.yaml"))
+
+
+POOL_HEAD = "kind: WorkerPool\nmetadata: {name: x}\n"
+TEMPLATE_HEAD = "kind: ActorTemplate\nmetadata: {name: x, atespace: a}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("kind: Actor\nnope: 1", r"nope: there is no such field: it takes metadata, actorTemplate, workerSelector, .*"),
+        ("kind: Actor\nmetadata: {nam: x}", r"metadata\.nam: there is no such field, did you mean name\?"),
+        ("kind: Actor\nmetadata: {name: 5}", r"metadata\.name: must be text, not 5: put it into quotes"),
+        ("kind: Actor\nmetadata: {name: yes}", r"metadata\.name: must be text, not true: put it into quotes"),
+        ("kind: Actor\nmetadata: [x]", r"metadata: must be a mapping, not a list"),
+        ("kind: Actor\nwakeTime: soon", r"wakeTime: must be a time, as 2026-01-31T08:00:00Z, not 'soon'"),
+        ("kind: Actor\nspec: {wakeTime: 5}", r"spec\.wakeTime: must be a time, as .*, not 5"),
+        (
+            "kind: Actor\nworkerSelector: {matchLabels: {a: 1}}",
+            r"workerSelector\.matchLabels\.a: must be text, not 1.*",
+        ),
+        (
+            "kind: Actor\nworkerSelector: {matchLabels: {1: a}}",
+            r"workerSelector\.matchLabels: the key 1 must be text.*",
+        ),
+        ("kind: Tag\nscope: mine", r"scope: must be one of TAG_SCOPE_ATESPACE, TAG_SCOPE_PUBLISHED, not 'mine'"),
+        (TEMPLATE_HEAD + "containers: 5", r"containers: must be a list, not 5"),
+        (TEMPLATE_HEAD + "spec: {containers: [{nme: c}]}", r"spec\.containers\[0\]\.nme: .* did you mean name\?"),
+        (TEMPLATE_HEAD + "containers: [{command: sh}]", r"containers\[0\]\.command: must be a list, not 'sh'"),
+        (TEMPLATE_HEAD + "containers: [{}, {env: [{value: 1}]}]", r"containers\[1\]\.env\[0\]\.value: must be text.*"),
+        (
+            TEMPLATE_HEAD + "containers: [{wakeupProbe: {httpGet: {port: http}}}]",
+            r"containers\[0\]\.wakeupProbe\.httpGet\.port: must be a whole number, not 'http'",
+        ),
+        (
+            TEMPLATE_HEAD + "containers: [{readyz: {httpGet: {port: 3000000000}}}]",
+            r"containers\[0\]\.readyz\.httpGet\.port: must be a number of at most 32 bits, not 3000000000",
+        ),
+        (TEMPLATE_HEAD + "snapshotConfig: {where: x}", r"snapshotConfig\.where: there is no such field: .*onPause.*"),
+        (
+            TEMPLATE_HEAD + "lifecycle: {idleTimeout: 5m}",
+            r"lifecycle\.idleTimeout: must be a duration in seconds.*'5m'",
+        ),
+        (
+            TEMPLATE_HEAD + "snapshotsConfig: {storageLocation: a, storage_location: b}",
+            r"snapshotsConfig\.storage_location: is the same field as storageLocation: give one of them",
+        ),
+        (POOL_HEAD + "replicas: 1", r"replicas: there is no such field: WorkerPool takes .*spec.*"),
+        (POOL_HEAD + "spec: {replicas: many}", r"spec\.replicas: must be a whole number, not 'many'"),
+        (POOL_HEAD + "spec: {replicas: 1.5}", r"spec\.replicas: must be a whole number, not 1\.5"),
+        (POOL_HEAD + "spec: {replicas: true}", r"spec\.replicas: must be a whole number, not true"),
+        (POOL_HEAD + "spec: {replicas: .inf}", r"spec\.replicas: must be a whole number, not inf"),
+        (POOL_HEAD + "spec: {replicas: 1, ateomImage: [x]}", r"spec\.ateomImage: must be text, not a list"),
+        (
+            POOL_HEAD + "spec: {replicas: 1, template: {nodeAffinity: x}}",
+            r"spec\.template\.nodeAffinity: must be a mapping.*",
+        ),
+        (
+            "kind: WorkerPool\nmetadata: {name: x, labels: {a: 1}}\nspec: {replicas: 1}",
+            r"metadata\.labels\.a: must be text.*",
+        ),
+        (
+            "kind: SandboxConfig\nmetadata: {name: x}\nspec: {assets: {amd64: {runsc: {uri: x}}}}",
+            r"spec\.assets\.amd64\.runsc\.uri: there is no such field, did you mean url\?",
+        ),
+        (
+            "kind: List\nitems: [{kind: Atespace}, {kind: Actor, nope: 1}]",
+            r"items\[1\]\.nope: there is no such field.*",
+        ),
+    ],
+)
+def test_a_wrong_field_is_named_as_it_was_written_with_what_is_expected_there(text: str, said: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        list(manifests.read(f"kind: Atespace\nmetadata: {{name: fine}}\n---\n{text}", "my.yaml"))
+    assert re.fullmatch(rf"my\.yaml, document 2: {said}", caught.value.message), caught.value.message
+
+
+def test_what_yaml_and_protojson_allow_for_a_value_is_taken() -> None:
+    (actor,) = manifests.read(
+        "kind: Actor\nwakeTime: 2026-01-31T08:00:00Z\nmetadata: {name: a, version: '3'}", "a.yaml"
+    )
+    assert isinstance(actor, pb.Actor) and actor.wake_time.seconds == 1769846400 and actor.metadata.version == 3
+    text = (
+        TEMPLATE_HEAD
+        + "lifecycle: {idle_timeout: 90s, onCrash: 1}\nvolumes: null\ncontainers: [{readyz: {timeoutSeconds: 5.0}}]"
+    )
+    (template,) = manifests.read(text, "t.yaml")
+    assert isinstance(template, pb.ActorTemplate) and template.lifecycle.idle_timeout.seconds == 90
+    assert template.containers[0].readyz.timeout_seconds == 5 and template.lifecycle.on_crash == 1
+    (pool,) = manifests.read(POOL_HEAD + "spec: {replicas: 1, template: {nodeAffinity: {a: [1, null]}}}", "p.yaml")
+    assert isinstance(pool, pb.WorkerPool) and pool.spec.template.node_affinity["a"][0] == 1
 
 
 def test_tables_show_the_columns_of_the_reference() -> None:
