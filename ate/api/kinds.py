@@ -21,6 +21,19 @@ IN_TRANSITION: Final = frozenset(
 TRANSITION: Final = "in-transition"
 """Owner under which actors with unfinished workflows are found after a restart, however many others there are."""
 
+
+def awake_of(template: pb.ObjectRef | pb.ResourceMetadata) -> str:
+    """Owner under which the running and paused actors of a template are found: without it they could not be saved."""
+    return f"awake:{template.atespace}/{template.name}"
+
+
+def _owner(actor: pb.Actor) -> str:
+    state = actor.status.state
+    if state in IN_TRANSITION:
+        return TRANSITION
+    return awake_of(actor.actor_template) if state in (pb.ACTOR_STATE_RUNNING, pb.ACTOR_STATE_PAUSED) else ""
+
+
 SLEEPING: Final = frozenset({pb.ACTOR_STATE_SUSPENDED, pb.ACTOR_STATE_PAUSED})
 
 
@@ -40,7 +53,7 @@ ACTORS: Final = Kind(
     "actor",
     pb.Actor,
     watched=True,
-    owner=lambda actor: TRANSITION if actor.status.state in IN_TRANSITION else "",
+    owner=_owner,
     due=_due,
 )
 EGRESS: Final = Kind("egress-policy", pb.EgressPolicy)

@@ -21,6 +21,8 @@ from ate.rpc import Channel, ChannelPool, Peer, open_channel_pool
 from ate.store import Key, Store
 
 HEARTBEAT_SECONDS = 5
+AWAY_SECONDS = 3 * HEARTBEAT_SECONDS
+"""A node silent for so long counts as away."""
 
 
 class Nodes:

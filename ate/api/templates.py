@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ate.api import paging
 from ate.api.context import Context
-from ate.api.kinds import ACTORS, ATESPACES, CONFIGS, TAGS, TEMPLATES
+from ate.api.kinds import ACTORS, ATESPACES, CONFIGS, TAGS, TEMPLATES, TRANSITION, awake_of, key_of
 from ate.api.validation import resources as rules
 from ate.api.validation import template as template_rules
 from ate.api.validation.problems import Problems
@@ -14,6 +14,9 @@ from ate.errors import FailedPrecondition, NotFound
 from ate.names import GOLDEN_ATESPACE, Ref
 from ate.proto import ateapi_pb2 as pb
 from ate.store import Key, Row, Tx
+
+_MOST_IN_TRANSITION = 10_000
+"""Far more than there are workers to be in transition on."""
 
 
 async def create(ctx: Context, request: pb.CreateActorTemplateRequest) -> pb.ActorTemplate:
@@ -59,7 +62,10 @@ async def _load(ctx: Context, ref: Ref) -> Row[pb.ActorTemplate]:
 
 
 async def delete(ctx: Context, request: pb.DeleteActorTemplateRequest) -> pb.ActorTemplate:
-    """Golden tag and unfinished golden actor go with it. Actors of it stay, and can be given another template."""
+    """Golden tag and unfinished golden actor go with it. Sleeping actors stay, and can be given another template.
+
+    FailedPrecondition while one of its actors is awake: without its template it could not be saved.
+    """
     problems = Problems()
     rules.ref(problems, "actor_template", request.HasField("actor_template"), request.actor_template, scoped=True)
     rules.delete_options(problems, "options", request.options)
@@ -68,15 +74,30 @@ async def delete(ctx: Context, request: pb.DeleteActorTemplateRequest) -> pb.Act
     row = await _load(ctx, ref)
     steps.check_guards(f"actor template {ref}", row, request.options)
 
+    def none_awake(tx: Tx) -> None:
+        rows = tx.scan_owned(ACTORS, awake_of(row.value.metadata), limit=2)
+        rows += tx.scan_owned(ACTORS, TRANSITION, limit=_MOST_IN_TRANSITION)
+        for actor in rows:
+            mine = key_of(actor.value.actor_template) == row.key and actor.key.scope != GOLDEN_ATESPACE
+            if mine and actor.value.status.state != pb.ACTOR_STATE_DELETING:
+                raise FailedPrecondition(
+                    f"actor template {ref} has actors that are awake ({actor.key} is one), which could not be saved "
+                    "without it: suspend or delete them first"
+                )
+
+    def remove(tx: Tx) -> Row[pb.ActorTemplate]:
+        none_awake(tx)
+        return tx.delete(TEMPLATES, row.key, uid=row.uid)
+
     async def work(lease: object) -> pb.ActorTemplate:
+        await ctx.store.transact(none_awake)
         golden = Ref(GOLDEN_ATESPACE, row.uid)
         key = Key(golden.atespace, golden.name)
         if await ctx.store.get(ACTORS, key) is not None:
             await revert.delete(ctx, golden, any_state=True, options=pb.DeleteOptions())
         if await ctx.store.get(TAGS, key) is not None:
             await tag_workflows.delete(ctx, golden, pb.DeleteOptions())
-        gone = await ctx.store.transact(lambda tx: tx.delete(TEMPLATES, row.key, uid=row.uid))
-        return gone.value
+        return (await ctx.store.transact(remove)).value
 
     return await ctx.operations.run(f"lease:actortemplate:{ref}", "delete", work)
 

@@ -6,6 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from ate.files import sync_folder, sync_tree
 from ate.names import is_uuid
 from ate.proto import ateom_pb2
 
@@ -67,6 +68,12 @@ class ActorDirs:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         if not any(self.root.iterdir()):
             self.root.rmdir()
+
+    def sync_checkpoint(self) -> None:
+        """Forces the checkpoint's files, and their names, to disk: they survive power loss afterwards."""
+        sync_tree(self.checkpoint)
+        sync_folder(self.root)
+        sync_folder(self.root.parent)
 
     def to_proto(self) -> ateom_pb2.ActorDirs:
         return ateom_pb2.ActorDirs(

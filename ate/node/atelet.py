@@ -87,7 +87,7 @@ async def run_atelet(
         assets = Assets(config.root / "assets", config.node_runsc)
         snapshots = SnapshotStore(config.root / "snapshots", cache_bytes=config.snapshot_cache_bytes)
         herder = Herder(config.root, state, ateoms, images, assets, snapshots, nursery)
-        await adopt(config.root, state, herder)
+        await adopt(config.root, state, ateoms, herder)
         server = Server([herder, ActorLogs(config.root)], interceptors=[_Gate(config.trust_domain)])
         listener = await open_tcp_listener(config.listen_host, config.listen_port, tls=identity)
         await nursery.start(server.serve, [listener])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,14 @@ from ate.errors import (
 from ate.flights import Flights
 from ate.log import Logger
 from ate.names import FENCE_METADATA, OPERATION_ID_METADATA
-from ate.node import bundles, phases
+from ate.node import boot, bundles, phases
 from ate.node.actor_dirs import ActorDirs
-from ate.node.assets import Assets, Runtime, architecture
+from ate.node.assets import Assets, Runtime
 from ate.node.ateoms import Ateoms
 from ate.node.images import ImageStore
-from ate.node.local_state import CHECKPOINTED, IDLE, RUNNING, STARTING, LocalState
+from ate.node.local_state import CHECKPOINTED, IDLE, RUNNING, SAVING, STARTING, LocalState
 from ate.node.phases import SCOPES, Identified, phase, sizes
+from ate.node.preparation import Preparation
 from ate.node.snapshots import AssetSource, Manifest, SnapshotStore
 from ate.proto import atelet_pb2 as pb
 from ate.proto import ateom_pb2, node_pb2
@@ -51,8 +52,9 @@ log = Logger("ate.node")
 
 ATEOM_TIMEOUT = 290.0
 ASK_ATTEMPTS = 3
-_PASSING = (Unavailable, PermissionDenied, ResourceExhausted)
-"""Failures of a start that are not the actor's and end one day: a store away, credentials refused, a full disk."""
+_PASSING = (Unavailable, PermissionDenied, ResourceExhausted, Aborted)
+"""Failures of a start that are not the actor's and end one day: a store away, credentials refused, a full disk, a
+worker that stops."""
 
 
 class Herder(AteomHerderBase):
@@ -69,7 +71,8 @@ class Herder(AteomHerderBase):
         nursery: trio.Nursery,
     ) -> None:
         self._root, self._state, self._ateoms = root, state, ateoms
-        self._images, self._assets, self._snapshots = images, assets, snapshots
+        self._snapshots = snapshots
+        self._preparation = Preparation(images, assets, snapshots)
         self._flights = Flights(nursery)
         self._fences: dict[str, int] = {}
         """Highest fence by actor that its record does not have yet."""
@@ -104,7 +107,7 @@ class Herder(AteomHerderBase):
         await self._fence(request.actor_uid, call)
         flight = self._flights.join_or_start(request.actor_uid, "upload", lambda: self._upload_paused(request))
         if flight.what != "upload":
-            raise Aborted(f"another operation ({flight.what}) is in progress for actor {request.actor_uid}: retry")
+            raise _busy(flight.what, request.actor_uid)
         await flight.wait()
         return pb.UploadPausedCheckpointResponse()
 
@@ -133,7 +136,7 @@ class Herder(AteomHerderBase):
             request.actor_uid, label, lambda: phases.operation(request, what, operation, work)
         )
         if flight.what != label:
-            raise Aborted(f"another operation ({flight.what}) is in progress for actor {request.actor_uid}: retry")
+            raise _busy(flight.what, request.actor_uid)
         await flight.wait()
 
     async def _fence(self, actor_uid: str, call: Call) -> None:
@@ -189,9 +192,8 @@ class Herder(AteomHerderBase):
         began = trio.current_time()
         try:
             await trio.to_thread.run_sync(dirs.reset)
-            runtime = await self._prepare(request, restore, dirs, record)
+            runtime = await self._preparation.bring(request, restore, dirs, record)
             prepared = trio.current_time()
-            record.runtime_json = _runtime_json(runtime)
             await self._put(record)
             with phase("ateom_restore"):
                 await self._drive(request, restore, dirs, runtime, op)
@@ -226,80 +228,6 @@ class Herder(AteomHerderBase):
             )
         except AteError as error:
             raise with_reason(Unavailable(f"worker {worker_uid} may still run the actor: {error.message}"), NOT_STARTED)
-
-    async def _prepare(
-        self,
-        request: pb.RunRequest | pb.RestoreRequest,
-        restore: pb.RestoreRequest | None,
-        dirs: ActorDirs,
-        record: node_pb2.LocalActor,
-    ) -> Runtime:
-        """Brings assets, images and snapshot files side by side, then writes the bundles."""
-        wanted = request.sandbox_assets
-        runtime: Runtime | None = None
-
-        async with trio.open_nursery() as nursery:
-            ready = trio.Event()
-
-            def on_manifest(manifest: Manifest) -> None:
-                nonlocal wanted
-                wanted = _pinned(manifest, wanted)
-                ready.set()
-
-            if restore is None:
-                ready.set()
-            else:
-                nursery.start_soon(self._fetch, restore, dirs, on_manifest)
-            await ready.wait()
-            with phase("sandbox_assets"):
-                runtime = await self._assets.ensure(wanted)
-            with phase("oci_unpack"):
-                images = await bundles.images_of(self._images, request.spec, runtime)
-            record.images[:] = sorted(images)
-            facts: dict[int, str] = {
-                pb.ACTOR_METADATA_FIELD_NAME: request.actor_name,
-                pb.ACTOR_METADATA_FIELD_ATESPACE: request.atespace,
-                pb.ACTOR_METADATA_FIELD_UID: request.actor_uid,
-            }
-            bundles.write(
-                dirs,
-                request.spec,
-                runtime,
-                images,
-                facts,
-                cpu_milli=request.cpu_milli,
-                memory_bytes=request.memory_bytes,
-            )
-        assert runtime is not None
-        return runtime
-
-    async def _fetch(
-        self, request: pb.RestoreRequest, dirs: ActorDirs, on_manifest: Callable[[Manifest], None]
-    ) -> None:
-        """The snapshot's verified files into the restore folder; `on_manifest` is called as soon as it is known."""
-        scope = SCOPES[request.scope]
-        on_golden = request.scope == pb.SNAPSHOT_SCOPE_DATA_ON_GOLDEN
-        if on_golden:  # memory and runtime are the golden snapshot's, its durable data is then replaced by the actor's
-            with phase("manifest_fetch"):
-                golden = await self._snapshots.read_manifest(request.golden_snapshot_uri)
-            on_manifest(golden)
-            with phase("download"):
-                await self._snapshots.fetch(request.golden_snapshot_uri, dirs.restore, golden, "full")
-        if request.type == pb.CHECKPOINT_TYPE_LOCAL:
-            folder = dirs.local_checkpoints / request.local_config.snapshot_name
-            manifest = await self._snapshots.open_local(folder)
-            if not on_golden:
-                on_manifest(manifest)
-            with phase("download"):
-                await self._snapshots.fetch_local(folder, dirs.restore, manifest, scope)
-            return
-        uri = request.external_config.snapshot_uri
-        with phase("manifest_fetch"):
-            manifest = await self._snapshots.read_manifest(uri)
-        if not on_golden:
-            on_manifest(manifest)
-        with phase("download"):
-            await self._snapshots.fetch(uri, dirs.restore, manifest, scope)
 
     async def _drive(
         self,
@@ -377,6 +305,8 @@ class Herder(AteomHerderBase):
             )
         await trio.to_thread.run_sync(lambda: dirs.wipe(keep_local_checkpoints=True))
         if record is not None:
+            if record.phase in (SAVING, CHECKPOINTED):
+                record.operation_id = ""  # idle under its id would say that it was saved
             record.phase, record.worker_uid = IDLE, ""
             await self._put(record)
 
@@ -392,42 +322,22 @@ class Herder(AteomHerderBase):
         # A worker's own answer is only taken for the operation the record is about.
         here = record is not None and (
             (record.phase == RUNNING and record.worker_uid == request.target_ateom_uid)
-            or (record.phase == CHECKPOINTED and record.operation_id == op)
+            or (record.phase in (SAVING, CHECKPOINTED) and record.operation_id == op)
         )
         if record is None or not here:
             raise FailedPrecondition(f"actor {request.atespace}/{request.actor_name} does not run on this worker")
         dirs = ActorDirs.of(self._root, request.actor_uid)
-        if record.phase == RUNNING:
-            stub = await self._ateoms.stub(request.target_ateom_uid)
-            save = ateom_pb2.CheckpointWorkloadRequest(
-                **_identity(request),
-                spec=bundles.workload(request.spec),
-                snapshot_uri=request.external_config.snapshot_uri,
-                scope=ateom_pb2.SnapshotScope.Name(request.scope),
-                actor_dirs=dirs.to_proto(),
-            )
-            try:
-                with phase("ateom_checkpoint"):
-                    saved = await stub.CheckpointWorkload(
-                        save, timeout=ATEOM_TIMEOUT, metadata={OPERATION_ID_METADATA: op, **metadata}
-                    )
-            except AteError as error:
-                if await self.runs(request.target_ateom_uid, request.actor_uid):
-                    raise with_reason(error, STILL_RUNNING)
-                raise
-            record.phase, record.operation_id = CHECKPOINTED, op
-            record.snapshot_files[:] = saved.snapshot_files
-            record.data_snapshot_files[:] = saved.data_snapshot_files
-            await self._put(record)
+        if record.phase != CHECKPOINTED:
+            await self._have_saved(request, record, dirs, op, metadata)
         scope = SCOPES[request.scope]
         manifest = self._manifest(record, scope)
         if request.type == pb.CHECKPOINT_TYPE_LOCAL:
             folder = dirs.local_checkpoints / request.local_config.snapshot_name
-            with _kept(), phase("persist"):
+            async with self._kept(record, dirs):
                 await self._snapshots.save_local(folder, dirs.checkpoint, manifest)
         else:
             uri = request.external_config.snapshot_uri
-            with _kept(), phase("persist"):
+            async with self._kept(record, dirs):
                 stored = await self._snapshots.save(uri, dirs.checkpoint, manifest)
             files = {file.name: file.stored_size for file in stored.objects}
             sizes(record.template_atespace, record.template_name, files)
@@ -435,8 +345,69 @@ class Herder(AteomHerderBase):
         keep = request.type == pb.CHECKPOINT_TYPE_LOCAL
         record.phase, record.worker_uid = IDLE, ""
         del record.snapshot_files[:], record.data_snapshot_files[:]
+        record.boot_id = ""
         await self._put(record)
         await trio.to_thread.run_sync(lambda: dirs.wipe(keep_local_checkpoints=keep))
+
+    async def _have_saved(
+        self,
+        request: pb.CheckpointRequest,
+        record: node_pb2.LocalActor,
+        dirs: ActorDirs,
+        op: str,
+        metadata: dict[str, str],
+    ) -> None:
+        """Has the worker save the actor into its folder. STILL_RUNNING when that failed and cost nothing."""
+        record.phase, record.operation_id = SAVING, op
+        await self._put(record)
+        stub = await self._ateoms.stub(request.target_ateom_uid)
+        save = ateom_pb2.CheckpointWorkloadRequest(
+            **_identity(request),
+            spec=bundles.workload(request.spec),
+            snapshot_uri=request.external_config.snapshot_uri,
+            scope=ateom_pb2.SnapshotScope.Name(request.scope),
+            actor_dirs=dirs.to_proto(),
+        )
+        try:
+            with phase("ateom_checkpoint"):
+                saved = await stub.CheckpointWorkload(
+                    save, timeout=ATEOM_TIMEOUT, metadata={OPERATION_ID_METADATA: op, **metadata}
+                )
+        except (Unavailable, DeadlineExceeded):
+            if await self._ateoms.alive(request.target_ateom_uid):
+                raise  # it may be at it still: asked again, it says how it went
+            raise NotFound(f"worker {request.target_ateom_uid} ended while it saved the actor")
+        except AteError as error:
+            if not await self.runs(request.target_ateom_uid, request.actor_uid):
+                raise
+            record.phase = RUNNING
+            await self._put(record)
+            raise with_reason(error, STILL_RUNNING)
+        record.phase, record.boot_id = CHECKPOINTED, boot.boot_id()
+        record.snapshot_files[:] = saved.snapshot_files
+        record.data_snapshot_files[:] = saved.data_snapshot_files
+        await self._put(record)
+
+    @contextlib.asynccontextmanager
+    async def _kept(self, record: node_pb2.LocalActor, dirs: ActorDirs) -> AsyncIterator[None]:
+        """Makes a failure to store a checkpoint Unavailable, whatever it was: it is safe on the node, and tried again.
+
+        It may wait for long, so it is forced to disk first: until then it is only good for this boot of the machine.
+        """
+        try:
+            with phase("persist"):
+                yield
+        except DataLoss:
+            raise
+        except AteError as error:
+            if record.boot_id:
+                try:
+                    await trio.to_thread.run_sync(dirs.sync_checkpoint)
+                    record.boot_id = ""
+                    await self._put(record)
+                except OSError as failure:
+                    log.warning("a checkpoint that waits is not on disk yet", folder=str(dirs.root), error=str(failure))
+            raise Unavailable(f"{error.message} (the checkpoint is kept on the node and stored as soon as this works)")
 
     def _manifest(self, record: node_pb2.LocalActor, scope: str) -> Manifest:
         runtime = json.loads(record.runtime_json)
@@ -484,34 +455,9 @@ def _identity(request: Identified) -> dict[str, Any]:
     }
 
 
-def _pinned(manifest: Manifest, wanted: pb.SandboxAssets) -> pb.SandboxAssets:
-    """The runtime a snapshot was taken with takes precedence over what the config says now."""
-    if manifest.sandbox_class != wanted.sandbox_class:
-        raise FailedPrecondition(
-            f"the snapshot is of sandbox class {manifest.sandbox_class!r}, the template of {wanted.sandbox_class!r}"
-        )
-    files = {name: pb.AssetFile(url=asset.url, sha256=asset.sha256) for name, asset in manifest.assets.items()}
-    return pb.SandboxAssets(
-        sandbox_class=manifest.sandbox_class,
-        pause_image=manifest.pause_image or wanted.pause_image,
-        assets={architecture(): pb.ArchAssets(files=files)},
-    )
-
-
-def _runtime_json(runtime: Runtime) -> str:
-    assets = {name: {"url": url, "sha256": sha256} for name, (url, sha256) in runtime.sources.items()}
-    return json.dumps({"sandboxClass": runtime.sandbox_class, "pauseImage": runtime.pause_image, "assets": assets})
-
-
-@contextlib.contextmanager
-def _kept() -> Iterator[None]:
-    """Makes a failure to store a checkpoint Unavailable, whatever it was: it is safe on the node, and tried again."""
-    try:
-        yield
-    except DataLoss:
-        raise
-    except AteError as error:
-        raise Unavailable(f"{error.message} (the checkpoint is kept on the node and stored as soon as this works)")
+def _busy(what: str, actor_uid: str) -> Unavailable:
+    """Nothing was done, and it will be once the other operation ended: never a reason to give up an actor."""
+    return Unavailable(f"another operation ({what}) is in progress for actor {actor_uid}: retry")
 
 
 def _empty(folder: Path) -> None:

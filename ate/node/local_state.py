@@ -12,6 +12,7 @@ LOCAL_ACTORS: Final = Kind("local-actor", pb.LocalActor, has_metadata=False, own
 
 STARTING: Final = pb.LocalActor.PHASE_STARTING
 RUNNING: Final = pb.LocalActor.PHASE_RUNNING
+SAVING: Final = pb.LocalActor.PHASE_SAVING
 CHECKPOINTED: Final = pb.LocalActor.PHASE_CHECKPOINTED
 IDLE: Final = pb.LocalActor.PHASE_IDLE
 

@@ -14,11 +14,12 @@ import trio
 from ate.errors import AteError
 from ate.log import Logger
 from ate.names import is_uuid
+from ate.node import boot
 from ate.node.actor_dirs import ActorDirs
 from ate.node.ateoms import Ateoms
 from ate.node.cpu import cpu_features
 from ate.node.herder import Herder
-from ate.node.local_state import CHECKPOINTED, IDLE, LocalState
+from ate.node.local_state import CHECKPOINTED, IDLE, SAVING, LocalState
 from ate.proto import ateom_pb2, node_pb2
 from ate.proto.node_grpc import NodeRegistryStub
 
@@ -43,7 +44,7 @@ class Registration:
         """`address`: host:port at which the control plane reaches this node's agent."""
         self._root, self._node_name, self._address, self._registry = root, node_name, address, registry
         self._herder, self._state, self._ateoms = herder, state, ateoms
-        self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._boot_id = boot.boot_id()
         self._cpu_features = cpu_features()
         self._after = ""
 
@@ -100,15 +101,22 @@ def _remove_logs(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-async def adopt(root: Path, state: LocalState, herder: Herder) -> None:
-    """After a restart: what still runs is kept, a checkpoint that waits for its upload too, the rest is cleared."""
+async def adopt(root: Path, state: LocalState, ateoms: Ateoms, herder: Herder) -> None:
+    """After a restart: what still runs or is being saved is kept, as is a checkpoint that waits for its upload.
+
+    The rest is cleared, a checkpoint that lost power before it was forced to disk included: nobody knows what is in it.
+    """
     after = ""
     while page := await state.page(after, 500):
         after = page[-1].actor_uid
         for actor in page:
-            if actor.phase in (IDLE, CHECKPOINTED):
+            if actor.phase == IDLE or (actor.phase == CHECKPOINTED and actor.boot_id in ("", boot.boot_id())):
                 continue
-            if actor.worker_uid and await herder.runs(actor.worker_uid, actor.actor_uid):
+            if actor.phase == CHECKPOINTED:
+                log.error("the machine went down before a checkpoint was on disk", actor_uid=actor.actor_uid)
+            elif actor.phase == SAVING and await ateoms.alive(actor.worker_uid):
+                continue  # its worker tells whoever asks for the same checkpoint again
+            elif actor.worker_uid and await herder.runs(actor.worker_uid, actor.actor_uid):
                 log.info("actor adopted", actor_uid=actor.actor_uid, worker=actor.worker_uid)
                 continue
             if not await _wiped(ActorDirs.of(root, actor.actor_uid), keep_local_checkpoints=True):

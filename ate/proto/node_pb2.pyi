@@ -98,7 +98,7 @@ class ReadActorLogsResponse(_message.Message):
     def __init__(self, container: _Optional[str] = ..., line: _Optional[str] = ...) -> None: ...
 
 class LocalActor(_message.Message):
-    __slots__ = ("actor_uid", "atespace", "name", "worker_uid", "operation_id", "phase", "snapshot_files", "data_snapshot_files", "runtime_json", "template_atespace", "template_name", "images", "fence")
+    __slots__ = ("actor_uid", "atespace", "name", "worker_uid", "operation_id", "phase", "snapshot_files", "data_snapshot_files", "runtime_json", "template_atespace", "template_name", "images", "fence", "boot_id")
     class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         PHASE_UNSPECIFIED: _ClassVar[LocalActor.Phase]
@@ -106,11 +106,13 @@ class LocalActor(_message.Message):
         PHASE_RUNNING: _ClassVar[LocalActor.Phase]
         PHASE_CHECKPOINTED: _ClassVar[LocalActor.Phase]
         PHASE_IDLE: _ClassVar[LocalActor.Phase]
+        PHASE_SAVING: _ClassVar[LocalActor.Phase]
     PHASE_UNSPECIFIED: LocalActor.Phase
     PHASE_STARTING: LocalActor.Phase
     PHASE_RUNNING: LocalActor.Phase
     PHASE_CHECKPOINTED: LocalActor.Phase
     PHASE_IDLE: LocalActor.Phase
+    PHASE_SAVING: LocalActor.Phase
     ACTOR_UID_FIELD_NUMBER: _ClassVar[int]
     ATESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +126,7 @@ class LocalActor(_message.Message):
     TEMPLATE_NAME_FIELD_NUMBER: _ClassVar[int]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     actor_uid: str
     atespace: str
     name: str
@@ -137,4 +140,5 @@ class LocalActor(_message.Message):
     template_name: str
     images: _containers.RepeatedScalarFieldContainer[str]
     fence: int
-    def __init__(self, actor_uid: _Optional[str] = ..., atespace: _Optional[str] = ..., name: _Optional[str] = ..., worker_uid: _Optional[str] = ..., operation_id: _Optional[str] = ..., phase: _Optional[_Union[LocalActor.Phase, str]] = ..., snapshot_files: _Optional[_Iterable[str]] = ..., data_snapshot_files: _Optional[_Iterable[str]] = ..., runtime_json: _Optional[str] = ..., template_atespace: _Optional[str] = ..., template_name: _Optional[str] = ..., images: _Optional[_Iterable[str]] = ..., fence: _Optional[int] = ...) -> None: ...
+    boot_id: str
+    def __init__(self, actor_uid: _Optional[str] = ..., atespace: _Optional[str] = ..., name: _Optional[str] = ..., worker_uid: _Optional[str] = ..., operation_id: _Optional[str] = ..., phase: _Optional[_Union[LocalActor.Phase, str]] = ..., snapshot_files: _Optional[_Iterable[str]] = ..., data_snapshot_files: _Optional[_Iterable[str]] = ..., runtime_json: _Optional[str] = ..., template_atespace: _Optional[str] = ..., template_name: _Optional[str] = ..., images: _Optional[_Iterable[str]] = ..., fence: _Optional[int] = ..., boot_id: _Optional[str] = ...) -> None: ...

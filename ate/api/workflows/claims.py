@@ -7,9 +7,9 @@ and the assignment in the actor's status; all three change in one transaction or
 from __future__ import annotations
 
 from ate.api import scheduling
-from ate.api.kinds import ACTORS, ASSIGNMENTS, WORKERS, key_of
+from ate.api.kinds import ACTORS, ASSIGNMENTS, TEMPLATES, WORKERS, key_of
 from ate.api.workflows import history
-from ate.errors import Aborted, Internal
+from ate.errors import Aborted, FailedPrecondition, Internal
 from ate.proto import ateapi_pb2 as pb
 from ate.store import Key, Lease, Row, Tx
 
@@ -42,6 +42,8 @@ def bind(
     )
     if worker is None or not fits:
         raise WorkerTaken(worker)
+    if tx.get(TEMPLATES, key_of(actor.value.actor_template)) is None:
+        raise FailedPrecondition(f"actor template not found: {key_of(actor.value.actor_template)}")
     if tx.scan_owned(ASSIGNMENTS, actor.uid, limit=1):
         raise Aborted(f"actor {actor.key} already holds a place on a worker: retry in a moment")
     assignment = tx.insert(

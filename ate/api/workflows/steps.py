@@ -16,8 +16,9 @@ from ate.store import Key, Lease, Row, Tx
 
 log = Logger("ate.api")
 
-AMBIGUOUS: Final = (Unavailable, Cancelled, DeadlineExceeded)
-"""Errors after which the node may or may not have acted: the step is entered again, never undone."""
+AMBIGUOUS: Final = (Unavailable, Cancelled, DeadlineExceeded, Aborted)
+"""Errors of a node after which it may or may not have acted, or did not because it was overtaken or at something else:
+the step is entered again, never undone."""
 _MAX_CRASH_MESSAGE: Final = 4096
 
 

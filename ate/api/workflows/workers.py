@@ -1,15 +1,17 @@
 """What happens to actors whose worker is lost: it was deleted, or came back with a higher epoch.
 
 An actor that ran there lost its memory without a suspend: it goes CRASHED, keeps its last good snapshot and gives its
-place back. One that was only being started there sleeps on.
+place back. One that was only being started there sleeps on. Before either, the node is asked to end what may still
+run, unless it has been silent for so long that it counts as away.
 """
 
 from __future__ import annotations
 
 from ate.api.context import Context
-from ate.api.kinds import ACTORS, ASSIGNMENTS, WORKERS, key_of
+from ate.api.kinds import ACTORS, ASSIGNMENTS, NODES, WORKERS, key_of
+from ate.api.nodes import AWAY_SECONDS
 from ate.api.workflows import claims, node_requests, steps
-from ate.errors import Aborted, AteError, NotFound
+from ate.errors import Aborted, AteError, NotFound, Unavailable
 from ate.log import Logger
 from ate.names import Ref
 from ate.proto import ateapi_pb2 as pb
@@ -39,7 +41,10 @@ async def drain(ctx: Context, name: str, *, uid: str = "") -> pb.Worker:
 
 
 async def delete(ctx: Context, name: str, options: pb.DeleteOptions) -> pb.Worker:
-    """Drains the worker, crashes the actors still on it, then removes it. Returns it as it last was."""
+    """Drains the worker, crashes the actors still on it, then removes it. Returns it as it last was.
+
+    Unavailable while it saves an actor, or its node does not say that what it runs has ended.
+    """
     row = await ctx.store.get(WORKERS, Key("", name))
     if row is None:
         raise NotFound(f"worker {name} not found")
@@ -96,7 +101,7 @@ async def _crash_claim(
 ) -> bool:
     """Crashes one actor if it still points here; a claim no actor points at is only given back. False: look again.
 
-    An actor that was being saved when its worker restarted is left to that: its checkpoint may be safe on the node.
+    An actor that is being saved is left to that: its checkpoint may be safe on the node.
     """
     while True:
         actor = await ctx.store.get(ACTORS, key_of(claim.value.actor))
@@ -111,18 +116,36 @@ async def _crash_claim(
                 await give_back(ctx, claim)
             elif before_epoch is not None and actor.value.status.state in _BEING_SAVED:
                 pass
-            elif before_epoch is not None and not await _stopped(ctx, actor):
-                return False
-            elif actor.value.status.state == pb.ACTOR_STATE_DELETING:
-                await steps.write_and_release(ctx, actor, None, lambda value: None)
-            elif actor.value.status.state == pb.ACTOR_STATE_RESUMING:
-                # It had not run there yet, so nothing is lost.
-                await steps.write_and_release(ctx, actor, None, steps.back_to_sleep)
+            elif before_epoch is None and await _away(ctx, actor):
+                await _lost(ctx, actor, message)
+            elif actor.value.status.state in _BEING_SAVED:
+                raise Unavailable(f"worker {worker} is saving actor {actor.key}: retry in a moment")
+            elif not await _stopped(ctx, actor):
+                if before_epoch is not None:
+                    return False
+                raise Unavailable(f"worker {worker} may still run actor {actor.key}, its node does not answer: retry")
             else:
-                await steps.crash(ctx, actor, None, ctx.last_words.take(actor.uid, message))
+                await _lost(ctx, actor, message)
             return True
         except Aborted:
             continue  # a workflow wrote the actor in between: look again
+
+
+async def _lost(ctx: Context, actor: Row[pb.Actor], message: str) -> None:
+    """The actor has no place any more; what it was about to become decides what it is."""
+    if actor.value.status.state == pb.ACTOR_STATE_DELETING:
+        await steps.write_and_release(ctx, actor, None, lambda value: None)
+    elif actor.value.status.state == pb.ACTOR_STATE_RESUMING:
+        # It had not run there yet, so nothing is lost.
+        await steps.write_and_release(ctx, actor, None, steps.back_to_sleep)
+    else:
+        await steps.crash(ctx, actor, None, ctx.last_words.take(actor.uid, message))
+
+
+async def _away(ctx: Context, actor: Row[pb.Actor]) -> bool:
+    """Whether the actor's node has been silent for so long that waiting for it helps nobody."""
+    node = await ctx.store.get(NODES, Key("", actor.value.status.worker_assignment.node_name))
+    return node is None or ctx.wall_clock() - node.value.last_seen_unix_nano / 1e9 > AWAY_SECONDS
 
 
 async def _stopped(ctx: Context, actor: Row[pb.Actor]) -> bool:

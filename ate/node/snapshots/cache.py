@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from ate.log import Logger
+from ate.node import boot
 from ate.node.snapshots import sparse
 
 log = Logger("ate.node")
@@ -44,11 +45,10 @@ class FileCache:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._used = 0
         self._owned: OrderedDict[str, set[str]] = OrderedDict()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        self._folder = directory / boot
+        self._folder = directory / boot.boot_id()
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for other in directory.iterdir():
-            if other.name != boot:
+            if other != self._folder:
                 shutil.rmtree(other, ignore_errors=True)
         self._adopt()
 

@@ -1,7 +1,8 @@
 """Paused state: a checkpoint's files kept uncompressed in a folder of their node, with a manifest. Plain functions.
 
-The folder appears by rename with everything in it. Files are moved into it one by one before that, so a save that was
-killed is finished by repeating it: what is not in the checkpoint folder any more is in the unfinished one.
+The folder appears by rename with everything in it, forced to disk. Files are moved into it one by one before that, so
+a save that was killed is finished by repeating it: what is not in the checkpoint folder any more is in the unfinished
+one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import dataclasses
 import shutil
 from pathlib import Path
 
-from ate.errors import DataLoss, FailedPrecondition
+from ate.errors import DataLoss
+from ate.files import sync_folder, sync_tree
 from ate.node.snapshots import sparse
 from ate.node.snapshots.manifest import Manifest, StoredObject
 
@@ -28,16 +30,19 @@ def save(folder: Path, directory: Path, manifest: Manifest) -> Manifest:
         if (directory / name).exists():
             shutil.move(directory / name, unfinished / name)
         elif not (unfinished / name).exists():
-            raise FailedPrecondition(f"snapshot file {directory / name} is missing: the checkpoint did not write it")
+            raise DataLoss(f"snapshot file {directory / name} is missing: the checkpoint did not write it")
     stored = []
     for name in names:
         size, digest = sparse.content_digest(unfinished / name)
         stored.append(StoredObject(name, size, digest))
     manifest = dataclasses.replace(manifest, objects=tuple(stored))
     (unfinished / _MANIFEST).write_bytes(manifest.to_json())
+    sync_tree(unfinished)
     if folder.exists():
         shutil.rmtree(folder)
     unfinished.rename(folder)
+    for parent in (folder.parent, folder.parent.parent, folder.parent.parent.parent):
+        sync_folder(parent)
     for other in folder.parent.iterdir():
         if other != folder:
             shutil.rmtree(other)

@@ -23,7 +23,7 @@ from typing import BinaryIO, Final
 import trio
 
 from ate import objects
-from ate.errors import AteError, DataLoss, FailedPrecondition, InvalidArgument, NotFound
+from ate.errors import AteError, DataLoss, InvalidArgument, NotFound
 from ate.log import Logger
 from ate.node.snapshots import local, sparse
 from ate.node.snapshots.cache import FileCache, place
@@ -245,7 +245,7 @@ async def _upload(location: objects.Location, directory: Path, name: str) -> Sto
     try:
         file = path.open("rb", buffering=0)
     except FileNotFoundError as error:
-        raise FailedPrecondition(f"snapshot file {path} is missing: the checkpoint did not write it") from error
+        raise DataLoss(f"snapshot file {path} is missing: the checkpoint did not write it") from error
     with file, _explained(path):
         compressor = sparse.Compressor(file.fileno())
         await location.store.put(f"{name}.zstd", compressor)

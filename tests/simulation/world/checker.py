@@ -160,10 +160,13 @@ class Checker:
         packed = self._objects[f"{uri.removeprefix('file://')}/{RAM}.zstd"]
         if packed.startswith(b"ATESPRSE"):
             raw = zstandard.ZstdDecompressor().decompressobj().decompress(packed[12:])
-            raw = raw[raw.index(b"{") : raw.rindex(b"}") + 1]
+            raw = raw[raw.find(b"{") : raw.rfind(b"}") + 1]
         else:
             raw = zstandard.ZstdDecompressor().decompressobj().decompress(packed)
-        return int(json.loads(raw)["count"])
+        try:
+            return int(json.loads(raw)["count"])
+        except ValueError:
+            raise Broken(f"2: snapshot {uri} holds no memory")
 
     # -- what clients see -------------------------------------------------------------------------------------------
 

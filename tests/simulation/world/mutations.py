@@ -15,6 +15,7 @@ from ate.api.workflows import workers as worker_workflows
 from ate.errors import AteError, NotFound
 from ate.node.actor_dirs import ActorDirs
 from ate.node.herder import Herder
+from ate.node.local_state import LocalState
 from ate.node.snapshots import SnapshotStore
 from ate.proto import ateapi_pb2 as pb
 from ate.store import Key, Tx
@@ -138,7 +139,19 @@ def wipe_paused_state(stack: ExitStack) -> None:
     stack.enter_context(mock.patch.object(ActorDirs, "wipe", lambda self, **options: wipe(self)))
 
 
+def trust_unsynced_files(stack: ExitStack) -> None:
+    """A checkpoint that waited when the machine lost power is taken for good without having been forced to disk."""
+    put = LocalState.put
+
+    async def forget_boot(self: LocalState, actor: Any) -> None:
+        actor.boot_id = ""
+        await put(self, actor)
+
+    stack.enter_context(mock.patch.object(LocalState, "put", forget_boot))
+
+
 MUTATIONS: dict[str, Mutation] = {
+    "trust-unsynced-files": trust_unsynced_files,
     "wipe-paused-state": wipe_paused_state,
     "commit-before-durable": commit_before_durable,
     "skip-version-check": skip_version_check,

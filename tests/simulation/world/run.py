@@ -178,7 +178,8 @@ class _Schedule:
                 world.committed = self.checker.committed
                 world.observer.started = self.checker.started
                 world.observer.frozen = self.checker.froze
-                yield world
+                with world.machines.in_charge():
+                    yield world
 
     async def _cast(self, world: World) -> None:
         for number in range(2):
@@ -232,6 +233,7 @@ class _Schedule:
         self.kill_rate = sometimes(1.0)
         self.freeze_rate = sometimes(0.3)
         self.step_rate = sometimes(0.2)
+        self.power_rate = sometimes(0.1)
 
     async def _adversary(self) -> None:
         rng = self.rng
@@ -249,6 +251,13 @@ class _Schedule:
                 process = self.world.processes[rng.choice(sorted(self.world.processes))]
                 process.freeze(rng.choice([1.0, 10.0, 45.0]))
                 self.note(f"freeze {process.name}")
+            if rng.random() < self.power_rate:
+                node = rng.choice(NODES)
+                self.note(f"power loss {node}")
+                for name in self.world.machines.on(node):
+                    self.world.processes[name].kill()
+                self.world.machines.lose_power(node)
+                self.result.kills += 1
             if rng.random() < self.step_rate:
                 self.world.clock_offset += rng.choice([-15.0, 40.0, 3600.0])
                 self.note("clock steps")

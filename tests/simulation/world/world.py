@@ -53,6 +53,7 @@ from ate.router.resolver import Resolver
 from ate.rpc import Channel, Peer, Server, open_channel_pool
 from ate.store import Key, Kind, Lease, Store, Tx
 from ate.store.sqlite import SqliteStore
+from tests.simulation.world.machines import Machines
 from tests.simulation.world.network import Network
 from tests.simulation.world.process import Process, current
 from tests.simulation.world.sandboxes import Observer, SimDriver, SimPool, SimSlots
@@ -188,6 +189,7 @@ class World:
         self.epochs: dict[str, int] = {}
         self.local_stores: dict[str, SqliteStore] = {}
         self.contexts: dict[str, Context] = {}
+        self.machines = Machines(disk)
 
     def wall_clock(self) -> float:
         return EPOCH + trio.current_time() + self.clock_offset
@@ -237,6 +239,7 @@ class World:
 
     async def start_atelet(self, node: str) -> Process:
         root = self.disk / node
+        self.machines.place(f"atelet/{node}", node)
 
         async def main(process: Process) -> None:
             for name in ("actors", "snapshots"):
@@ -251,7 +254,7 @@ class World:
                 ateoms.network = self.network
                 snapshots = SnapshotStore(root / "snapshots", cache_bytes=1 << 20)
                 herder = Herder(root, state, ateoms, _SimImages(), _SimAssets(), snapshots, nursery)  # type: ignore[arg-type]
-                await adopt(root, state, herder)
+                await adopt(root, state, ateoms, herder)
                 self.network.serve(process.name, process, Server([herder]).serve_stream)
                 support = Support(WorkerServiceStub(to_api), node, DOMAIN)
                 helpers = Server([support, Crashes(support, ActorCrashesStub(to_api))])
@@ -267,6 +270,7 @@ class World:
     async def start_ateom(self, node: str, uid: str) -> Process:
         """A worker's process; its epoch rises with each start, and the supervisor tells the api of it."""
         root = self.disk / node
+        self.machines.place(f"ateom/{uid}", node)
         self.epochs[uid] = self.epochs.get(uid, 0) + 1
 
         async def main(process: Process) -> None:
