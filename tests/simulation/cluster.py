@@ -15,6 +15,7 @@ import trio
 from ate.api import actors, atespaces, provider, templates, workers
 from ate.api.context import Context
 from ate.api.golden import Golden
+from ate.api.kinds import NODES
 from ate.api.recovery import Recovery
 from ate.api.timers import Timers
 from ate.api.worker_cache import WorkerCache
@@ -24,9 +25,10 @@ from ate.errors import AteError, FailedPrecondition, NotFound, Unavailable
 from ate.names import OPERATION_ID_METADATA, Ref, new_uid
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import atelet_pb2 as node
+from ate.proto import node_pb2
 from ate.proto.atelet_grpc import AteomHerderBase, AteomHerderStub
 from ate.rpc import Call, Server, unary
-from ate.store import open_sqlite
+from ate.store import Key, open_sqlite
 from tests.rpc_echo import memory_channel
 
 IMAGE = "ate.local/x@sha256:" + "a" * 64
@@ -176,6 +178,11 @@ class Cluster:
         )
         await workers.create(self.ctx, pb.CreateWorkerRequest(worker=worker))
         return uid
+
+    async def add_node(self) -> None:
+        """The node's agent makes itself known now."""
+        heartbeat = node_pb2.Node(node_name="n1", address="127.0.0.9:1", last_seen_unix_nano=int(_wall_clock() * 1e9))
+        await self.ctx.store.transact(lambda tx: tx.insert(NODES, Key("", "n1"), heartbeat))
 
     async def add_template(self, name: str = "t", **fields: object) -> pb.ActorTemplate:
         return await templates.create(self.ctx, pb.CreateActorTemplateRequest(actor_template=template(name, **fields)))

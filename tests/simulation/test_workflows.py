@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from ate.api import actors, recovery, workers
+from ate.api import actors, nodes, recovery, templates, workers
 from ate.api.workflows import revert, suspend
 from ate.api.workflows import tags as tag_workflows
 from ate.errors import (
@@ -258,6 +258,117 @@ async def test_a_deleted_worker_crashes_its_actor_and_is_gone(clock: object) -> 
             await workers.get(cluster.ctx, pb.GetWorkerRequest(worker=pb.ObjectRef(name=uid)))
 
 
+async def test_deleting_a_worker_ends_what_it_runs(clock: object) -> None:
+    async with open_cluster() as cluster:
+        (uid,) = await ready(cluster)
+        await cluster.add_node()
+        cluster.memory(await cluster.resume("a")).memory = 3
+        await cluster.suspend("a")
+        await cluster.resume("a")
+        await workers.delete(cluster.ctx, pb.DeleteWorkerRequest(worker=pb.ObjectRef(name=uid)))
+        assert cluster.node.workers == {}, "the actor may be started elsewhere: it must not run here any more"
+        await cluster.add_worker()
+        await revert.revert(cluster.ctx, Ref("demo", "a"))
+        assert cluster.memory(await cluster.resume("a")).memory == 3
+
+
+async def test_a_worker_stays_until_its_node_says_that_what_it_ran_has_ended_or_is_away(clock: object) -> None:
+    async with open_cluster() as cluster:
+        (uid,) = await ready(cluster)
+        await cluster.add_node()
+        await cluster.resume("a")
+        gone = pb.DeleteWorkerRequest(worker=pb.ObjectRef(name=uid))
+
+        def silent(what: str) -> None:
+            raise Unavailable("the node does not answer")
+
+        cluster.node.before = silent
+        with pytest.raises(Unavailable, match="may still run actor demo/a"):
+            await workers.delete(cluster.ctx, gone)
+        assert (await cluster.get("a")).status.state == RUNNING
+        await trio.sleep(nodes.AWAY_SECONDS + 1)
+        await workers.delete(cluster.ctx, gone)
+        assert (await cluster.get("a")).status.state == CRASHED
+
+
+async def test_a_worker_that_saves_an_actor_is_not_deleted_under_it(clock: object) -> None:
+    async with open_cluster() as cluster:
+        (uid,) = await ready(cluster)
+        await cluster.add_node()
+        cluster.memory(await cluster.resume("a")).memory = 6
+        cluster.node.delay = 5
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cluster.suspend, "a")
+            await trio.sleep(1)
+            with pytest.raises(Unavailable, match="is saving actor demo/a"):
+                await workers.delete(cluster.ctx, pb.DeleteWorkerRequest(worker=pb.ObjectRef(name=uid)))
+        await workers.delete(cluster.ctx, pb.DeleteWorkerRequest(worker=pb.ObjectRef(name=uid)))
+        await cluster.add_worker()
+        assert cluster.memory(await cluster.resume("a")).memory == 6
+
+
+@pytest.mark.parametrize("busy", [Aborted("another operation runs on this worker"), Unavailable("busy")])
+async def test_a_busy_node_crashes_nobody(clock: object, busy: AteError) -> None:
+    async with open_cluster() as cluster:
+        await ready(cluster)
+        times = 0
+
+        def once(what: str) -> None:
+            nonlocal times
+            times += 1
+            if times == 1:
+                raise busy
+
+        for change, then in ((cluster.resume, RUNNING), (cluster.suspend, SUSPENDED), (cluster.resume, RUNNING)):
+            times = 0
+            cluster.node.before = once
+            try:
+                await change("a")
+            except (Aborted, Unavailable):
+                pass
+            await cluster.until("a", then)
+        times = 0
+        try:
+            await suspend.pause(cluster.ctx, Ref("demo", "a"))
+        except (Aborted, Unavailable):
+            pass
+        await cluster.until("a", pb.ACTOR_STATE_PAUSED)
+
+
+async def test_a_template_stays_while_its_actors_are_awake(clock: object) -> None:
+    async with open_cluster() as cluster:
+        await ready(cluster)
+        cluster.memory(await cluster.resume("a")).memory = 2
+        gone = pb.DeleteActorTemplateRequest(actor_template=pb.ObjectRef(atespace="demo", name="t"))
+        with pytest.raises(FailedPrecondition, match="demo/a is one"):
+            await templates.delete(cluster.ctx, gone)
+        await suspend.pause(cluster.ctx, Ref("demo", "a"))
+        with pytest.raises(FailedPrecondition, match="demo/a is one"):
+            await templates.delete(cluster.ctx, gone)
+        await cluster.suspend("a")
+        await templates.delete(cluster.ctx, gone)
+        with pytest.raises(FailedPrecondition):
+            await cluster.resume("a")
+        assert (await cluster.get("a")).status.state == SUSPENDED
+        await cluster.add_template()
+        assert cluster.memory(await cluster.resume("a")).memory == 2
+
+
+async def test_no_actor_wakes_into_a_template_that_goes_meanwhile(clock: object) -> None:
+    async with open_cluster() as cluster:
+        await ready(cluster)
+        cluster.node.delay = 5
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cluster.resume, "a")
+            await trio.sleep(1)
+            with pytest.raises(FailedPrecondition, match="demo/a is one"):
+                await templates.delete(
+                    cluster.ctx,
+                    pb.DeleteActorTemplateRequest(actor_template=pb.ObjectRef(atespace="demo", name="t")),
+                )
+        await cluster.suspend("a")
+
+
 async def test_a_draining_worker_takes_nobody(clock: object) -> None:
     async with open_cluster() as cluster:
         (uid,) = await ready(cluster)
@@ -319,8 +430,6 @@ async def test_a_template_gets_one_published_golden_snapshot_that_new_actors_wak
 
 
 async def golden_done(cluster: Cluster, made: pb.ActorTemplate) -> pb.GoldenSnapshotStatus:
-    from ate.api import templates
-
     ref = pb.ObjectRef(atespace="demo", name=made.metadata.name)
     with trio.fail_after(300):
         while True:
