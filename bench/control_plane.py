@@ -34,7 +34,7 @@ from cryptography.x509 import load_der_x509_certificate
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from ate import names
+from ate import names, program
 from ate.api import actors, atespaces, provider, templates
 from ate.api.context import Context
 from ate.api.kinds import ACTORS
@@ -464,6 +464,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.serve:
         directory, name = Path(options.serve[0]), options.serve[1]
+        program.collect_rarely()
         if name in ("front", "back"):
             asyncio.run(serve_peer(directory, name))
         else:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
+
+from sortedcontainers import SortedDict
 
 from ate.api import scheduling
 from ate.api.scheduling import Free, Needs
@@ -52,34 +54,48 @@ class _Sort:
     cpu: str
 
 
+_Used = tuple[int, str]
+"""When a worker last changed, in Unix nanoseconds, and its name: to whom room was given longest ago comes first."""
+
+
+def _used(worker: pb.Worker) -> _Used:
+    return worker.metadata.update_time.ToNanoseconds(), worker.metadata.name
+
+
 @dataclass(slots=True)
 class _Group:
-    """Workers with room, least recently used first."""
+    """Workers with room, least recently used first: all, and those of each node."""
 
-    workers: OrderedDict[str, pb.Worker] = field(default_factory=OrderedDict)
-    by_node: dict[str, OrderedDict[str, pb.Worker]] = field(default_factory=dict)
+    entries: MutableMapping[_Used, _Entry] = field(default_factory=SortedDict)
+    by_node: dict[str, MutableMapping[_Used, _Entry]] = field(default_factory=dict)
 
-    def put(self, worker: pb.Worker) -> None:
-        for table in (self.workers, self.by_node.setdefault(worker.node_name, OrderedDict())):
-            last = next(reversed(table.values()), None)
-            table[worker.metadata.name] = worker
-            if last is not None and _used(last) > _used(worker):  # only at a first listing, which comes by name
-                for name in sorted(table, key=lambda name: _used(table[name])):
-                    table.move_to_end(name)
+    def put(self, entry: _Entry) -> None:
+        self.entries[entry.used] = entry
+        here = self.by_node.get(entry.worker.node_name)
+        if here is None:
+            here = self.by_node[entry.worker.node_name] = SortedDict()
+        here[entry.used] = entry
 
-    def drop(self, worker: pb.Worker) -> None:
-        del self.workers[worker.metadata.name]
-        here = self.by_node[worker.node_name]
-        del here[worker.metadata.name]
+    def drop(self, entry: _Entry) -> None:
+        del self.entries[entry.used]
+        here = self.by_node[entry.worker.node_name]
+        del here[entry.used]
         if not here:
-            del self.by_node[worker.node_name]
+            del self.by_node[entry.worker.node_name]
 
 
 @dataclass(slots=True)
 class _Entry:
+    """`left` is what its stored state leaves free less what claims under way take."""
+
     worker: pb.Worker
+    used: _Used
     sort: _Sort
-    group: tuple[_Sort, tuple[int, int]] | None
+    left: Free
+    group: _Key | None = None
+
+
+_Key = tuple[_Sort, tuple[int, int]]
 
 
 class Candidates:
@@ -88,7 +104,7 @@ class Candidates:
     def __init__(self, cpus: Cpus | None = None) -> None:
         self._cpus = cpus or AnyCpu()
         self._entries: dict[str, _Entry] = {}
-        self._groups: dict[tuple[_Sort, tuple[int, int]], _Group] = {}
+        self._groups: dict[_Key, _Group] = {}
         self._nodes: dict[_Sort, Counter[str]] = {}
         self._claims: dict[str, list[Needs]] = {}
 
@@ -98,14 +114,13 @@ class Candidates:
         self.remove(name)
         if not scheduling.open_to_actors(worker):
             return
-        labels = frozenset(worker.labels.items())
-        sort = _Sort(worker.sandbox_class, labels, self._cpus.of_node(worker.node_name))
-        free = self._free(worker)
-        key = (sort, free.bucket()) if free.actors > 0 else None
-        self._entries[name] = _Entry(worker, sort, key)
+        left = scheduling.free(worker)
+        for needs in self._claims.get(name, ()):
+            left = left.without(needs)
+        sort = _Sort(worker.sandbox_class, frozenset(worker.labels.items()), self._cpus.of_node(worker.node_name))
+        entry = self._entries[name] = _Entry(worker, _used(worker), sort, left)
         self._nodes.setdefault(sort, Counter())[worker.node_name] += 1
-        if key is not None:
-            self._groups.setdefault(key, _Group()).put(worker)
+        self._group(entry)
 
     def remove(self, name: str) -> None:
         entry = self._entries.pop(name, None)
@@ -117,25 +132,46 @@ class Candidates:
             del nodes[entry.worker.node_name]
             if not nodes:
                 del self._nodes[entry.sort]
-        if entry.group is not None:
-            group = self._groups[entry.group]
-            group.drop(entry.worker)
-            if not group.workers:
-                del self._groups[entry.group]
+        self._ungroup(entry)
+
+    def _group(self, entry: _Entry) -> None:
+        """Puts the entry where its room says."""
+        key = (entry.sort, entry.left.bucket()) if entry.left.actors > 0 else None
+        if key == entry.group:
+            return
+        self._ungroup(entry)
+        entry.group = key
+        if key is not None:
+            self._groups.setdefault(key, _Group()).put(entry)
+
+    def _ungroup(self, entry: _Entry) -> None:
+        if entry.group is None:
+            return
+        group = self._groups[entry.group]
+        group.drop(entry)
+        if not group.entries:
+            del self._groups[entry.group]
+        entry.group = None
 
     @contextlib.contextmanager
     def claiming(self, worker: pb.Worker, needs: Needs) -> Iterator[None]:
         """Counts the needs as taken while the claim is written, so that others in this process choose elsewhere."""
         name = worker.metadata.name
         self._claims.setdefault(name, []).append(needs)
-        self._refresh(name)
+        self._change(name, lambda left: left.without(needs))
         try:
             yield
         finally:
             self._claims[name].remove(needs)
             if not self._claims[name]:
                 del self._claims[name]
-            self._refresh(name)
+            self._change(name, lambda left: left.back(needs))
+
+    def _change(self, name: str, change: Callable[[Free], Free]) -> None:
+        entry = self._entries.get(name)
+        if entry is not None:
+            entry.left = change(entry.left)
+            self._group(entry)
 
     def choose(self, needs: Needs) -> pb.Worker | None:
         """The worker to try first, or None. Excluded workers are only taken when nothing else fits.
@@ -179,16 +215,16 @@ class Candidates:
             table
             for group in groups
             for table in (
-                [group.workers] if nodes is None else [group.by_node[node] for node in nodes if node in group.by_node]
+                [group.entries] if nodes is None else [group.by_node[node] for node in nodes if node in group.by_node]
             )
         ]
-        for worker in heapq.merge(*(table.values() for table in tables), key=_used):
-            if not self._free(worker).holds(needs):
+        for entry in heapq.merge(*(table.values() for table in tables), key=lambda entry: entry.used):
+            if not entry.left.holds(needs):
                 continue
-            if worker.metadata.name in needs.excluded_workers:
-                fallback.append(worker)
+            if entry.worker.metadata.name in needs.excluded_workers:
+                fallback.append(entry.worker)
                 continue
-            yield worker
+            yield entry.worker
 
     def _sort_fits(self, sort: _Sort, needs: Needs) -> bool:
         return (
@@ -196,19 +232,3 @@ class Candidates:
             and all((label, value) in sort.labels for wanted in needs.selectors for label, value in wanted.items())
             and self._cpus.fits(needs.cpu_features, sort.cpu)
         )
-
-    def _free(self, worker: pb.Worker) -> Free:
-        free = scheduling.free(worker)
-        for needs in self._claims.get(worker.metadata.name, ()):
-            free = free.without(needs)
-        return free
-
-    def _refresh(self, name: str) -> None:
-        entry = self._entries.get(name)
-        if entry is not None:
-            self.put(entry.worker)
-
-
-def _used(worker: pb.Worker) -> tuple[int, str]:
-    """When the worker last changed: to whom room was given longest ago comes first."""
-    return worker.metadata.update_time.ToNanoseconds(), worker.metadata.name

@@ -68,11 +68,18 @@ class Free:
     def without(self, needs: Needs) -> Free:
         """What is left once an actor with these needs has come."""
 
-        def rest(have: int, need: int) -> int:
-            return have if have == UNBOUNDED else have - need
+        return self._less(1, needs.cpu_milli, needs.memory_bytes)
 
-        cpu, memory = rest(self.cpu_milli, needs.cpu_milli), rest(self.memory_bytes, needs.memory_bytes)
-        return Free(self.actors - 1, cpu, memory)
+    def back(self, needs: Needs) -> Free:
+        """What is free once an actor with these needs has gone."""
+        return self._less(-1, -needs.cpu_milli, -needs.memory_bytes)
+
+    def _less(self, actors: int, cpu_milli: int, memory_bytes: int) -> Free:
+        return Free(
+            self.actors - actors,
+            UNBOUNDED if self.cpu_milli == UNBOUNDED else self.cpu_milli - cpu_milli,
+            UNBOUNDED if self.memory_bytes == UNBOUNDED else self.memory_bytes - memory_bytes,
+        )
 
     def bucket(self) -> tuple[int, int]:
         """Cpu and memory as powers of two, rounded down: what workers are grouped by."""

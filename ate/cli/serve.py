@@ -84,6 +84,7 @@ def run(options: argparse.Namespace) -> int:
     root = Path(options.root).absolute()
     if options.die_with_parent:
         program.die_with_parent()
+    program.collect_rarely()
     node = options.node_name or install.node_name()
     if not names.is_long(node):
         raise InvalidArgument(f"--node-name: {node!r} is not a DNS subdomain")

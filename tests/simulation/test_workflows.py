@@ -7,13 +7,14 @@ import trio
 import trio.testing
 
 from ate.api import actors, nodes, recovery, templates, workers
-from ate.api.workflows import revert, suspend
+from ate.api.workflows import revert, steps, suspend
 from ate.api.workflows import tags as tag_workflows
 from ate.errors import (
     NOT_STARTED,
     Aborted,
     AteError,
     DataLoss,
+    DeadlineExceeded,
     FailedPrecondition,
     Internal,
     NotFound,
@@ -82,6 +83,19 @@ async def test_a_resume_outlives_its_caller(clock: object) -> None:
             await cluster.resume("a")
         actor = await cluster.until("a", RUNNING)
         assert cluster.memory(actor).memory == 0 and cluster.node.starts == 1
+
+
+async def test_an_operation_that_never_ends_is_given_up_and_entered_again(clock: object) -> None:
+    async with open_cluster() as cluster:
+        await ready(cluster)
+        ref = Ref("demo", "a")
+
+        async def never(lease: object) -> None:
+            await trio.sleep_forever()
+
+        with pytest.raises(DeadlineExceeded, match="did not end within"):
+            await cluster.ctx.operations.run(steps.lease_key(ref), "resume", never)
+        assert (await cluster.resume("a")).status.state == RUNNING
 
 
 async def test_one_worker_never_holds_two_actors(clock: object) -> None:

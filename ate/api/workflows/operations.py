@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import outcome
 import trio
 
 from ate.api.workflows import measures
@@ -23,7 +22,7 @@ log = Logger("ate.api")
 T = TypeVar("T")
 
 LEASE_TTL = 30.0
-"""Seconds; renewed at a third of it. The reference's figure (section 3)."""
+"""Seconds; renewed every third of it. The reference's figure (section 3)."""
 LONGEST = 600.0
 """Seconds after which an operation is given up (the longest RPC deadline); recovery enters it again."""
 
@@ -34,6 +33,8 @@ class Operations:
     def __init__(self, store: Store, nursery: trio.Nursery, holder: str) -> None:
         self._store, self._holder = store, holder
         self._flights = Flights(nursery)
+        self._held: dict[Lease, trio.CancelScope] = {}
+        nursery.start_soon(self._keep)
 
     def busy(self, key: str) -> bool:
         """Whether an operation on `key` runs in this process."""
@@ -60,29 +61,22 @@ class Operations:
         lease = await self._store.acquire_lease(key, self._holder, LEASE_TTL)
         if lease is None:
             raise Aborted(f"another operation is in progress for {key}: retry in a moment")
-        lost = False
-
-        async def renew(scope: trio.CancelScope) -> None:
-            nonlocal lost
-            while True:
-                await trio.sleep(LEASE_TTL / 3)
-                if not await self._store.renew_lease(lease, LEASE_TTL):
-                    lost = True
-                    scope.cancel()
-                    return
-
-        result: outcome.Outcome[T] | None = None
+        scope = self._held[lease] = trio.CancelScope(deadline=trio.current_time() + LONGEST)
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(renew, nursery.cancel_scope)
-                with trio.move_on_after(LONGEST):
-                    result = await outcome.acapture(work, lease)
-                nursery.cancel_scope.cancel()
+            with scope:
+                return await work(lease)
         finally:
+            lost = self._held.pop(lease, None) is None
             with trio.CancelScope(shield=True):
                 await self._store.release_lease(lease)
         if lost:
             raise Aborted(f"the lease of {key} was lost to another operation")
-        if result is None:
-            raise DeadlineExceeded(f"an operation on {key} did not end within {LONGEST:g} s")
-        return result.unwrap()
+        raise DeadlineExceeded(f"an operation on {key} did not end within {LONGEST:g} s")
+
+    async def _keep(self) -> None:
+        """Renews every lease held; ends the operation whose lease somebody else took."""
+        while True:
+            await trio.sleep(LEASE_TTL / 3)
+            for lease, scope in list(self._held.items()):
+                if not await self._store.renew_lease(lease, LEASE_TTL) and self._held.pop(lease, None) is not None:
+                    scope.cancel()
