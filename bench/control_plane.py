@@ -41,6 +41,7 @@ from ate.api.kinds import ACTORS
 from ate.api.server import ApiConfig, run_api
 from ate.api.worker_cache import WorkerCache
 from ate.api.workflows.operations import Operations
+from ate.errors import AteError
 from ate.identity import ca, spiffe
 from ate.identity.tls import Credentials, Identity
 from ate.proto import ateapi_pb2 as pb
@@ -59,6 +60,7 @@ FLAT_AIM = 1.2
 RSS_AIM_MB = 300.0
 RESTART_AIM_SECONDS = 2.0
 IN_FLIGHT = 64
+WORKERS = 100
 IMAGE = "ate.local/x@sha256:" + "a" * 64
 
 
@@ -146,21 +148,20 @@ async def serve_node(directory: Path) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(Server([NullNode()]).serve, [listener])
         async with Channel.tcp("127.0.0.1", port_of(directory, "api"), tls=own) as channel:
-            request = node_pb2.RegisterNodeRequest(
+            here = node_pb2.RegisterNodeRequest(
                 node_name=NODE, address=f"127.0.0.1:{listener.port}", boot_id="x", cpu_features=["arch:x"]
             )
-            await NodeRegistryStub(channel).RegisterNode(request)
+            await NodeRegistryStub(channel).RegisterNode(here)
             tell_port(directory, "node", listener.port)
             capacity = pb.WorkerResources(actors=10_000_000)
-            worker = pb.ObjectRef(name="w")
-            while True:
-                try:
-                    await WorkerServiceStub(channel).SetWorkerCapacity(
-                        pb.SetWorkerCapacityRequest(worker=worker, capacity=capacity)
-                    )
-                    break
-                except Exception:
-                    await trio.sleep(0.05)
+            for number in range(WORKERS):
+                request = pb.SetWorkerCapacityRequest(worker=pb.ObjectRef(name=f"w{number}"), capacity=capacity)
+                while True:
+                    try:
+                        await WorkerServiceStub(channel).SetWorkerCapacity(request)
+                        break
+                    except AteError:  # not there yet
+                        await trio.sleep(0.05)
         tell_port(directory, "capacity", 1)
         await trio.sleep_forever()
 
@@ -261,7 +262,7 @@ def template_of(location: str) -> pb.ActorTemplate:
 
 
 def set_up(directory: Path) -> None:
-    """The atespace, runtime, template and the one worker everything goes to."""
+    """The atespace, runtime, template and workers."""
     bundle, key, chain = pems(directory, "controller")
     channel = grpc.secure_channel(
         f"localhost:{port_of(directory, 'api')}", grpc.ssl_channel_credentials(bundle, key, chain)
@@ -277,11 +278,13 @@ def set_up(directory: Path) -> None:
     )
     request = pb.CreateSandboxConfigRequest(sandbox_config=config)
     call("/ateapi.Provider/CreateSandboxConfig", request, pb.SandboxRuntimeConfig)
-    worker = pb.Worker(
-        metadata=pb.ResourceMetadata(name="w"), worker_pod_uid="00000000-0000-4000-8000-000000000000",
-        node_name=NODE, ips=["127.0.0.1"], sandbox_class="gvisor", epoch=1,
-    )  # fmt: skip
-    call("/ateapi.Control/CreateWorker", pb.CreateWorkerRequest(worker=worker), pb.Worker)
+    for number in range(WORKERS):
+        worker = pb.Worker(
+            metadata=pb.ResourceMetadata(name=f"w{number}"),
+            worker_pod_uid=f"00000000-0000-4000-8000-{number:012}",
+            node_name=NODE, ips=["127.0.0.1"], sandbox_class="gvisor", epoch=1,
+        )  # fmt: skip
+        call("/ateapi.Control/CreateWorker", pb.CreateWorkerRequest(worker=worker), pb.Worker)
     port_of(directory, "capacity")
     template = template_of(f"file://{directory}/objects")
     call(
