@@ -12,12 +12,12 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import grpc
@@ -58,7 +58,7 @@ METHODS: dict[str, MethodDescriptor] = {
 _BUSY = "another operation"
 
 
-def _identity(pool: CaPool, spiffe_id: str, pod: spiffe.PodIdentity | None = None) -> Identity:
+def identity_of(pool: CaPool, spiffe_id: str, pod: spiffe.PodIdentity | None = None) -> Identity:
     key = ec.generate_private_key(ec.SECP256R1())
     chain = pool.issue(key.public_key(), spiffe_id, pod=pod, hosts=["localhost"])
     return Identity(Credentials(key, tuple(chain), pool.trust_bundle_pem))
@@ -83,7 +83,12 @@ class Caller:
                 Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
             chain = load_der_x509_certificate(credentials.chain[0]).public_bytes(Encoding.PEM)
-        options = [("grpc.ssl_target_name_override", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
+        options = [
+            ("grpc.ssl_target_name_override", "localhost"),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.max_reconnect_backoff_ms", 200),
+        ]
         tls = grpc.ssl_channel_credentials(trust_bundle_pem.encode(), key, chain)
         self.channel = grpc.secure_channel(f"127.0.0.1:{port}", tls, options)
 
@@ -288,11 +293,11 @@ def open_api(folder: Path, *, debug: bool = False) -> Iterator[Api]:
     """Starts the role and its node, and registers the node. Stops both at the end, in order."""
     pool = CaPool((make_authority("1"),))
     pod = partial(spiffe.PodIdentity, names.SERVICE_ACCOUNTS["atelet"])
-    agent = _identity(pool, account("atelet"), pod(NODE))
+    agent = identity_of(pool, account("atelet"), pod(NODE))
     node = RoomyNode(Snapshots(), delay=0)  # type: ignore[arg-type]
     config = ApiConfig(folder / "store.db", listen_port=0, trust_domain=DOMAIN, debug=debug, drain_timeout=2)
     with ExitStack() as stack:
-        port, node_port = stack.enter_context(_running(config, _identity(pool, account("api")), node, agent))
+        port, node_port = stack.enter_context(_running(config, identity_of(pool, account("api")), node, agent))
 
         def caller(identity: Identity | None) -> Caller:
             made = Caller(port, identity.credentials if identity else None, pool.trust_bundle_pem)
@@ -307,13 +312,13 @@ def open_api(folder: Path, *, debug: bool = False) -> Iterator[Api]:
             "an actor": "spiffe://substrate-actor.local/atespace/demo/actor/a",
         }
         api = Api(
-            user=caller(_identity(pool, names.user_id(DOMAIN, "ann"))),
-            router=caller(_identity(pool, account("router"))),
-            controller=caller(_identity(pool, account("controller"))),
+            user=caller(identity_of(pool, names.user_id(DOMAIN, "ann"))),
+            router=caller(identity_of(pool, account("router"))),
+            controller=caller(identity_of(pool, account("controller"))),
             atelet=caller(agent),
-            far_atelet=caller(_identity(pool, account("atelet"), pod("n2"))),
-            homeless_atelet=caller(_identity(pool, account("atelet"))),
-            outsiders={who: caller(_identity(pool, spiffe_id)) for who, spiffe_id in others.items()},
+            far_atelet=caller(identity_of(pool, account("atelet"), pod("n2"))),
+            homeless_atelet=caller(identity_of(pool, account("atelet"))),
+            outsiders={who: caller(identity_of(pool, spiffe_id)) for who, spiffe_id in others.items()},
             nameless=caller(None),
             node=node,
             node_address=f"127.0.0.1:{node_port}",
@@ -325,27 +330,48 @@ def open_api(folder: Path, *, debug: bool = False) -> Iterator[Api]:
 
 @contextmanager
 def _running(config: ApiConfig, identity: Identity, node: FakeNode, agent: Identity) -> Iterator[tuple[int, int]]:
-    """Runs role and node in a thread; their ports. What the thread dies of is raised here."""
-    ports: list[int] = []
-    failed: list[BaseException] = []
-    ready = threading.Event()
-    stop_from_outside: list[Callable[[], None]] = []
+    """Runs role and node in a thread; their ports."""
 
-    async def main() -> None:
-        stop, token = trio.Event(), trio.lowlevel.current_trio_token()
-        stop_from_outside.append(lambda: token.run_sync_soon(stop.set))
+    async def main(started: Callable[[tuple[int, int]], None], stop: trio.Event) -> None:
         async with trio.open_nursery() as nursery:
             listener = await open_tcp_listener("127.0.0.1", 0, tls=agent)
             await nursery.start(Server([node, FakeLogs()]).serve, [listener])
             async with trio.open_nursery() as role:
                 port = await role.start(run_api, config, identity, stop)
-                ports.extend([port, listener.port])
-                ready.set()
+                started((port, listener.port))
             nursery.cancel_scope.cancel()
+
+    with in_thread(main) as ports:
+        yield ports
+
+
+T = TypeVar("T")
+
+
+@contextmanager
+def in_thread(main: Callable[[Callable[[T], None], trio.Event], Awaitable[None]]) -> Iterator[T]:
+    """Runs `main(started, stop)` in a trio thread and yields what it calls `started` with; sets `stop` at the end.
+
+    What the thread dies of is raised here.
+    """
+    told: list[T] = []
+    failed: list[BaseException] = []
+    ready = threading.Event()
+    stop_from_outside: list[Callable[[], None]] = []
+
+    async def run() -> None:
+        stop, token = trio.Event(), trio.lowlevel.current_trio_token()
+        stop_from_outside.append(lambda: token.run_sync_soon(stop.set))
+
+        def started(value: T) -> None:
+            told.append(value)
+            ready.set()
+
+        await main(started, stop)
 
     def thread() -> None:
         try:
-            trio.run(main)
+            trio.run(run)
         except BaseException as error:
             failed.append(error)
         ready.set()
@@ -355,10 +381,11 @@ def _running(config: ApiConfig, identity: Identity, node: FakeNode, agent: Ident
     ready.wait()
     try:
         if not failed:
-            yield ports[0], ports[1]
+            yield told[0]
     finally:
         if not failed:
-            stop_from_outside[0]()
+            with suppress(trio.RunFinishedError):
+                stop_from_outside[0]()
         runner.join()
         if failed:
             raise failed[0]
