@@ -23,6 +23,7 @@ from ate.log import Logger
 from ate.proto import ateapi_pb2 as pb
 from ate.proto.ateapi_grpc import ControlStub, ProviderStub
 from ate.rpc import Channel, Peer
+from ate.telemetry import metrics
 
 log = Logger("ate.controller")
 
@@ -70,11 +71,25 @@ class LocalController:
         self._control, self._provider = ControlStub(channel), ProviderStub(channel)
         self._processes = Processes(config.root, config.tunnel_port, config.worker_arguments)
         self._retiring: set[str] = set()
+        self._pools: dict[str, pb.WorkerPool] = {}
+        """As last seen."""
         self._restarts: dict[str, tuple[float, float]] = {}
         """worker -> (not before this trio time, the pause after that), for one that keeps dying."""
 
     async def run(self, stop: trio.Event) -> None:
         self._processes.load()
+        desired = self._counted(lambda pool: pool.spec.replicas)
+        ready = self._counted(lambda pool: pool.status.ready_replicas)
+        with metrics.DESIRED_WORKERS.by(desired), metrics.READY_WORKERS.by(ready):
+            await self._look_after_pools(stop)
+
+    def _counted(self, number: Callable[[pb.WorkerPool], int]) -> metrics.Observe:
+        return lambda: [
+            (number(pool), {metrics.POOL_NAMESPACE: "", metrics.POOL_NAME: name})
+            for name, pool in list(self._pools.items())
+        ]
+
+    async def _look_after_pools(self, stop: trio.Event) -> None:
         async with trio.open_nursery() as nursery:
             with trio.CancelScope() as looking:
                 nursery.start_soon(_cancel_when, stop, looking)
@@ -116,6 +131,7 @@ class LocalController:
             else:
                 await self._do(step, pools, workers)
         await self._report(pools, processes)
+        self._pools = pools
 
     async def _do(self, step: plan.Step, pools: dict[str, pb.WorkerPool], workers: dict[str, pb.Worker]) -> None:
         if isinstance(step, plan.Start):

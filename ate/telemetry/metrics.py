@@ -28,6 +28,7 @@ WORKER_STATE: Final = "ate.worker.state"
 SCHEDULER_OUTCOME: Final = "ate.scheduler.outcome"
 RPC_METHOD: Final = "rpc.method"
 RPC_STATUS: Final = "rpc.response.status_code"
+SCHEDULING_CONSTRAINT: Final = "ate.scheduling.constraint"
 ROUTER_OUTCOME: Final = "ate.router.outcome"
 ROUTER_RESUME: Final = "ate.router.resume"
 PARKING_OUTCOME: Final = "outcome"
@@ -88,6 +89,7 @@ _SCHEDULER: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
 _SNAPSHOT: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _ROUTE: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _PARKING: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_WORKERS: Final = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 _SIZES: Final = (1e6, 1e7, 1e8, 2.5e8, 5e8, 1e9, 2.5e9, 5e9, 1e10)
 _RPC: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """What OpenTelemetry's conventions advise for RPCs; the reference names none."""
@@ -109,6 +111,15 @@ LIFECYCLE_DURATION: Final = Histogram(
 ASSIGNMENT_DURATION: Final = Histogram(
     "ate.scheduler.assignment.duration", "s", "Time to find a worker for an actor and claim it.", _SCHEDULER
 )
+
+ELIGIBLE_WORKERS: Final = Histogram(
+    "ate.scheduler.eligible_workers", "{worker}", "Workers that fit an actor, whether they have room or not.", _WORKERS
+)
+
+# -- controller -----------------------------------------------------------------------------------------------------
+
+DESIRED_WORKERS: Final = Observed("ate.workerpool.desired_workers", "{worker}", "Workers a pool asks for.")
+READY_WORKERS: Final = Observed("ate.workerpool.ready_workers", "{worker}", "Workers of a pool that are ready.")
 
 # -- router ---------------------------------------------------------------------------------------------------------
 

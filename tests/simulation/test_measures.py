@@ -30,7 +30,9 @@ def points() -> Iterator[Points]:
     def write_to(name: str) -> None:
         instrument.write = lambda value, labels: found.setdefault(name, []).append(dict(labels))
 
-    ours = (metrics.LIFECYCLE_DURATION, metrics.ASSIGNMENT_DURATION, metrics.ACTOR_CRASHES)
+    ours = (
+        metrics.LIFECYCLE_DURATION, metrics.ASSIGNMENT_DURATION, metrics.ELIGIBLE_WORKERS, metrics.ACTOR_CRASHES,
+    )  # fmt: skip
     for instrument in ours:
         write_to(instrument.name)
     yield found
@@ -62,6 +64,7 @@ async def test_an_actors_life_is_measured_with_its_labels(clock: object, points:
         assert latest == boot | {"ate.snapshot.kind": "latest", "ate.snapshot.scope": "full"}
         assert (reverted[named], deleted[named]) == ("revert", "delete")
         assert points["ate.scheduler.assignment.duration"] == [{"ate.scheduler.outcome": "assigned", **PLACE}] * 2
+        assert points["ate.scheduler.eligible_workers"] == [{"ate.scheduling.constraint": "none", **PLACE}] * 2
 
 
 async def test_failures_and_crashes_are_counted_as_what_they_are(clock: object, points: Points) -> None:
@@ -73,6 +76,9 @@ async def test_failures_and_crashes_are_counted_as_what_they_are(clock: object, 
         assert points["ate.actor.lifecycle.operation.duration"][-1]["error.type"] == "RESOURCE_EXHAUSTED"
         assert points["ate.scheduler.assignment.duration"] == [
             {"ate.scheduler.outcome": "no_free_worker", "ate.sandbox.class": "gvisor"}
+        ]
+        assert points["ate.scheduler.eligible_workers"] == [
+            {"ate.scheduling.constraint": "none", "ate.sandbox.class": "gvisor"}
         ]
         await cluster.add_worker(worker_pool="main")
 

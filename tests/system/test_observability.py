@@ -185,6 +185,7 @@ async def test_every_role_serves_its_metrics_and_exports_them(install: Install, 
         "api": (
             'ate_actor_lifecycle_operation_duration_seconds_count{ate_actor_operation_name="resume"',
             "ate_scheduler_assignment_duration_seconds_bucket{",
+            'ate_scheduler_eligible_workers_bucket{ate_sandbox_class="gvisor",ate_scheduling_constraint="none"',
             'ate_workerpool_workers{ate_sandbox_class="gvisor",ate_worker_state="at_capacity"',
             'rpc_server_call_duration_seconds_count{rpc_method="ateapi.Control/ResumeActor"',
         ),
@@ -200,7 +201,11 @@ async def test_every_role_serves_its_metrics_and_exports_them(install: Install, 
             "atenet_router_parking_active 0.0",
             'atenet_router_parking_wait_duration_seconds_count{outcome="served"}',
         ),
-        "controller": ('rpc_client_call_duration_seconds_count{rpc_method="ateapi.Control/ListWorkers"',),
+        "controller": (
+            'rpc_client_call_duration_seconds_count{rpc_method="ateapi.Control/ListWorkers"',
+            "ate_workerpool_desired_workers{",
+            "ate_workerpool_ready_workers{",
+        ),
     }.items():
         for name in names:
             assert name in text[role], (name, text[role])

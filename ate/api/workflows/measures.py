@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import trio
@@ -22,6 +22,7 @@ from ate.telemetry import metrics
 
 OPERATIONS: Final = frozenset({"create", "resume", "suspend", "pause", "revert", "delete"})
 _SCOPES: Final = {pb.SNAPSHOT_CONTENT_SCOPE_FULL: "full", pb.SNAPSHOT_CONTENT_SCOPE_DATA: "data"}
+_PLACE: Final[tuple[str, ...]] = (metrics.POOL_NAMESPACE, metrics.POOL_NAME, metrics.SANDBOX_CLASS)
 _facts: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar("ate_measured", default=None)
 
 
@@ -62,10 +63,19 @@ def assignment() -> Iterator[None]:
         raise
     finally:
         labels[metrics.SCHEDULER_OUTCOME] = outcome
-        for label in (metrics.POOL_NAMESPACE, metrics.POOL_NAME, metrics.SANDBOX_CLASS):
-            if label in facts:
-                labels[label] = facts[label]
+        labels |= {label: facts[label] for label in _PLACE if label in facts}
         metrics.ASSIGNMENT_DURATION.record(trio.current_time() - began, labels)
+
+
+def eligible(count: Callable[[], int], needs: scheduling.Needs) -> None:
+    """How many workers there were to choose from, inside an operation."""
+    facts = _facts.get()
+    if facts is None:
+        return
+    selected = any(needs.selectors)
+    constraint = "required_nodes" if needs.pinned_nodes is not None else "selector" if selected else "none"
+    labels = {label: facts[label] for label in _PLACE if label in facts}
+    metrics.ELIGIBLE_WORKERS.record(count(), {**labels, metrics.SCHEDULING_CONSTRAINT: constraint})
 
 
 @contextlib.contextmanager

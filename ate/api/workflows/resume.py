@@ -8,6 +8,7 @@ claim's id and does not start a second sandbox.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import trio
@@ -179,7 +180,9 @@ async def _assign(
             await trio.sleep(min(0.015 * 2**attempt, 0.25) if attempt else 0)
             continue
         measures.actor(bound.value)
+        measures.eligible(partial(ctx.workers.candidates.fitting, needs), needs)
         return bound
+    measures.eligible(partial(ctx.workers.candidates.fitting, needs), needs)
     raise ResourceExhausted(_no_worker(ctx, actor, needs))
 
 
