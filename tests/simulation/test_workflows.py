@@ -24,7 +24,7 @@ from ate.errors import (
 )
 from ate.names import Ref
 from ate.proto import ateapi_pb2 as pb
-from tests.simulation.cluster import Cluster, open_cluster
+from tests.simulation.cluster import Cluster, open_cluster, template
 
 SUSPENDED, RUNNING, CRASHED = pb.ACTOR_STATE_SUSPENDED, pb.ACTOR_STATE_RUNNING, pb.ACTOR_STATE_CRASHED
 
@@ -96,6 +96,19 @@ async def test_an_operation_that_never_ends_is_given_up_and_entered_again(clock:
         with pytest.raises(DeadlineExceeded, match="did not end within"):
             await cluster.ctx.operations.run(steps.lease_key(ref), "resume", never)
         assert (await cluster.resume("a")).status.state == RUNNING
+
+
+async def test_an_actor_whose_volume_nobody_provisioned_stays_asleep_and_says_why(clock: object) -> None:
+    async with open_cluster() as cluster:
+        await cluster.add_worker()
+        external = pb.ExternalVolumeTemplate(storage_class_name="fast", capacity="1Gi")
+        made = template(volumes=[pb.Volume(name="data", external_volume_template=external)])
+        made.containers[0].volume_mounts.add(name="data", mount_path="/data")
+        await templates.create(cluster.ctx, pb.CreateActorTemplateRequest(actor_template=made))
+        await cluster.add_actor("a")
+        with pytest.raises(FailedPrecondition, match=r"'data' of actor demo/a is not provisioned.*durable_dir"):
+            await cluster.resume("a")
+        assert (await cluster.get("a")).status.state == SUSPENDED and cluster.node.starts == 0
 
 
 async def test_one_worker_never_holds_two_actors(clock: object) -> None:

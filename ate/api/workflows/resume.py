@@ -75,6 +75,12 @@ async def _resume(ctx: Context, ref: Ref, lease: Lease, boot: bool) -> tuple[pb.
         raise with_reason(refused, ACTOR_CRASHED) if state == pb.ACTOR_STATE_CRASHED else refused
     template = await steps.template_of(ctx, actor)
     config = await steps.config_of(ctx, template)
+    missing = [v.volume_name for v in actor.value.status.actor_volumes if not v.storage_volume_id]
+    if missing:
+        raise FailedPrecondition(
+            f"external volume {missing[0]!r} of actor {ref} is not provisioned: this install has no CSI driver. Use a "
+            "durable_dir volume, which is saved with the actor, or take the volume out of the template"
+        )
     if state != pb.ACTOR_STATE_RESUMING:
         with trace.span("step.AssignWorker"), measures.assignment():
             actor = await _assign(ctx, actor, template, lease, boot)
