@@ -194,10 +194,13 @@ class Candidates:
             if found is not None:
                 return found
         for groups in (certain, edge):
-            fitting = self._fitting(groups, needs, needs.pinned_nodes, fallback)
-            first = list(islice(fitting, _SAMPLE if with_image else 1))
-            if first:
-                return next((worker for worker in first if worker.node_name in with_image), first[0])
+            first: pb.Worker | None = None
+            for worker in islice(self._fitting(groups, needs, needs.pinned_nodes, fallback), _SAMPLE):
+                if not with_image or worker.node_name in with_image:
+                    return worker
+                first = first or worker
+            if first is not None:
+                return first
         return fallback[0] if fallback else None
 
     def fitting(self, needs: Needs) -> int:
