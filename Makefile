@@ -31,7 +31,7 @@ sim:
 
 bench:
 	@packaging/setup.sh test
-	@for program in bench/rpc.py bench/resume.py bench/activation.py; do echo "== $$program"; $(PY) $$program || exit 1; done
+	@for program in bench/rpc.py bench/resume.py bench/activation.py bench/control_plane.py; do echo "== $$program"; $(PY) $$program || exit 1; done
 
 # One file: dist/ate.
 binary:
