@@ -77,7 +77,7 @@ def credentials(directory: Path, role: str) -> Credentials:
     id_ = names.service_account_id(DOMAIN, account) if account else names.user_id(DOMAIN, role)
     pod = spiffe.PodIdentity(account, NODE) if account == "atelet" else None
     key = ec.generate_private_key(ec.SECP256R1())
-    chain = pool.issue(key.public_key(), id_, pod=pod, hosts=["localhost", "127.0.0.1"])
+    chain = pool.issue(key.public_key(), id_, holder=pod, hosts=["localhost", "127.0.0.1"])
     return Credentials(key, tuple(chain), pool.trust_bundle_pem)
 
 

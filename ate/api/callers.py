@@ -16,8 +16,8 @@ ELAPSED_TRAILER = "x-server-elapsed-us"
 class Gate:
     """An interceptor: authenticates, keeps each service to its callers, and reports the time spent.
 
-    Control and Provider take people, the router and the controller; WorkerService, ActorIdentity and NodeRegistry take
-    node agents only. An ateom, which sits next to untrusted code, may call nothing here.
+    Control and Provider take people, the router and the controller; WorkerService, ActorIdentity, NodeRegistry and the
+    minting of actors' credentials take node agents only. An ateom, which sits next to untrusted code, may call nothing.
     """
 
     def __init__(self, trust_domain: str) -> None:
@@ -32,6 +32,7 @@ class Gate:
             "ate.node.v1.NodeRegistry",
             "ate.node.v1.ActorCrashes",
         }
+        self._node_methods = {"/ateapi.Control/MintActorJWT", "/ateapi.Control/MintActorCertificate"}
 
     async def __call__(self, call: Call, proceed: Callable[[], Awaitable[None]]) -> None:
         started = time.perf_counter()
@@ -44,7 +45,7 @@ class Gate:
     def _admit(self, call: Call) -> None:
         caller = spiffe.caller_of(call.peer.certificate)
         service = call.method.strip("/").partition("/")[0]
-        if service in self._node_services:
+        if service in self._node_services or call.method in self._node_methods:
             allowed = caller.spiffe_id == self._atelet
         else:
             allowed = caller.spiffe_id.startswith(self._user_prefix) or caller.spiffe_id in (

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from ate.api import actors, atespaces, egress, tags, templates, workers
-from ate.api.callers import Gate
+from ate.api.callers import Gate, node_of
 from ate.api.context import Context
 from ate.api.kinds import ACTORS, WORKERS
+from ate.api.minting import Minter
 from ate.api.validation.problems import Problems, reject_unknown_fields
 from ate.api.workflows import resume, revert, suspend
 from ate.errors import Unimplemented
@@ -40,8 +41,8 @@ def checked(
 class Control(ControlBase):
     """See ateapi.proto for what each method promises."""
 
-    def __init__(self, ctx: Context, gate: Gate) -> None:
-        self._ctx, self._gate = ctx, gate
+    def __init__(self, ctx: Context, gate: Gate, minter: Minter) -> None:
+        self._ctx, self._gate, self._minter = ctx, gate, minter
 
     @checked
     async def CreateAtespace(self, request: pb.CreateAtespaceRequest, call: Call) -> pb.Atespace:
@@ -220,13 +221,14 @@ class Control(ControlBase):
 
     @checked
     async def MintActorJWT(self, request: pb.MintActorJWTRequest, call: Call) -> pb.MintActorJWTResponse:
-        raise Unimplemented("MintActorJWT is not implemented yet")
+        return await self._minter.actor_jwt(request, node_of(call))
 
     @checked
     async def MintActorCertificate(
         self, request: pb.MintActorCertificateRequest, call: Call
     ) -> pb.MintActorCertificateResponse:
-        raise Unimplemented("MintActorCertificate is not implemented yet")
+        chain = await self._minter.actor_certificate(request, node_of(call))
+        return pb.MintActorCertificateResponse(actor_certificates=chain)
 
     @checked
     async def CreateGlobalAccessPolicy(

@@ -17,6 +17,7 @@ from ate.api.control import Control
 from ate.api.cpus import Cpus
 from ate.api.events import EventLog
 from ate.api.golden import Golden
+from ate.api.minting import Minter, MintingConfig
 from ate.api.nodes import open_nodes
 from ate.api.recovery import Recovery
 from ate.api.services import ActorCrashes, ActorIdentity, ActorLogs, Debug, NodeRegistry, Provider, WorkerService
@@ -42,6 +43,7 @@ class ApiConfig:
     listen_host: str = "127.0.0.1"
     listen_port: int = 7443
     trust_domain: str = "cluster.local"
+    minting: MintingConfig = MintingConfig()  # noqa: RUF009 - frozen
     debug: bool = False
     drain_timeout: float = 15.0
 
@@ -71,12 +73,12 @@ async def run_api(
         nursery.start_soon(Golden(ctx, nursery).run)
         nursery.start_soon(Recovery(ctx).run)
         nursery.start_soon(Timers(ctx).run)
-        gate = Gate(config.trust_domain)
+        gate, minter = Gate(config.trust_domain), Minter(config.minting, store, wall_clock)
         services: list[IServable] = [
-            Control(ctx, gate),
+            Control(ctx, gate, minter),
             Provider(ctx, gate),
-            WorkerService(ctx),
-            ActorIdentity(),
+            WorkerService(ctx, minter),
+            ActorIdentity(minter),
             NodeRegistry(ctx),
             ActorCrashes(ctx),
             ActorLogs(ctx),

@@ -10,12 +10,14 @@ from ate.api.callers import Gate, node_of
 from ate.api.context import Context
 from ate.api.control import checked
 from ate.api.kinds import ACTORS, ASSIGNMENTS, WORKERS
+from ate.api.minting import Minter
 from ate.api.nodes import HEARTBEAT_SECONDS
 from ate.api.validation import resources as rules
 from ate.api.validation.problems import Problems, reject_unknown_fields
 from ate.api.workflows import steps, suspend
-from ate.errors import NotFound, PermissionDenied, Unimplemented
+from ate.errors import NotFound, PermissionDenied
 from ate.identity import spiffe
+from ate.identity.actors import ATUNNEL
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import node_pb2
 from ate.proto.ateapi_grpc import ActorIdentityBase, DebugBase, ProviderBase, WorkerServiceBase
@@ -79,8 +81,8 @@ class Provider(ProviderBase):
 class WorkerService(WorkerServiceBase):
     """Calls of the node agents, each confined to its own node."""
 
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
+    def __init__(self, ctx: Context, minter: Minter) -> None:
+        self._ctx, self._minter = ctx, minter
 
     @checked
     async def SetWorkerCapacity(self, request: pb.SetWorkerCapacityRequest, call: Call) -> pb.SetWorkerCapacityResponse:
@@ -107,19 +109,23 @@ class WorkerService(WorkerServiceBase):
     async def MintAteomActorCertificate(
         self, request: pb.MintAteomActorCertificateRequest, call: Call
     ) -> pb.MintAteomActorCertificateResponse:
-        raise Unimplemented("MintAteomActorCertificate is not implemented yet")
+        chain = await self._minter.actor_certificate(request, node_of(call), ATUNNEL)
+        return pb.MintAteomActorCertificateResponse(actor_certificates=chain)
 
 
 class ActorIdentity(ActorIdentityBase):
-    """Actor credentials; come with the identity work."""
+    """The older form of the calls for actors' credentials."""
+
+    def __init__(self, minter: Minter) -> None:
+        self._minter = minter
 
     @checked
     async def MintJWT(self, request: pb.MintJWTRequest, call: Call) -> pb.MintJWTResponse:
-        raise Unimplemented("MintJWT is not implemented yet")
+        return await self._minter.jwt(request, node_of(call))
 
     @checked
     async def MintCert(self, request: pb.MintCertRequest, call: Call) -> pb.MintCertResponse:
-        raise Unimplemented("MintCert is not implemented yet")
+        return pb.MintCertResponse(actor_certificates=await self._minter.certificate(request, node_of(call)))
 
 
 class NodeRegistry(NodeRegistryBase):

@@ -49,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--die-with-parent", action="store_true", help="end when the process that started this one ends")
     api = parser.add_argument_group("api").add_argument
     api("--api-listen", default="127.0.0.1:7443")
+    api(
+        "--actor-ca-pool", default="", help="CA pool file of actors' certificates (default: the broker's, under --root)"
+    )
+    api("--actor-jwt-pool", default="", help="JWT pool file of actors' tokens (default: the broker's, under --root)")
+    api("--actor-issuer", default="https://api.ate-system.svc", help="issuer of actors' tokens (default %(default)s)")
+    api("--actor-trust-domain", default="substrate-actor.local", help="of actors' certificates (default %(default)s)")
     api("--debug-service", action="store_true", help="serve ateapi.Debug (tests only)")
     controller = parser.add_argument_group("controller").add_argument
     controller("--stop-workers", action="store_true", help="suspend actors and stop workers when this role stops")
@@ -192,10 +198,19 @@ async def _api(
     *,
     task_status: trio.TaskStatus[int] = _STARTED,  # type: ignore[assignment]
 ) -> None:
+    from ate.api.minting import MintingConfig
     from ate.api.server import ApiConfig, run_api
+    from ate.identity.broker import ACTOR_CA_POOL, ACTOR_JWT_POOL
 
     host, port = host_port(options.api_listen, 7443)
-    config = ApiConfig(root / "api" / "store.db", host, port, options.trust_domain, options.debug_service)
+    minting = MintingConfig(
+        Path(options.actor_ca_pool or root / "identity" / ACTOR_CA_POOL),
+        Path(options.actor_jwt_pool or root / "identity" / ACTOR_JWT_POOL),
+        options.actor_issuer,
+        options.actor_trust_domain,
+    )
+    store = root / "api" / "store.db"
+    config = ApiConfig(store, host, port, options.trust_domain, minting, options.debug_service)
     await _with_identity(
         "api", options, root, node, lambda identity: run_api(config, identity, stop, task_status=task_status)
     )

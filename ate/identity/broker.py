@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from ate import names
 from ate.errors import InvalidArgument, PermissionDenied
 from ate.files import write_whole
-from ate.identity import ca
+from ate.identity import ca, jwt_pool
 from ate.identity.spiffe import PodIdentity
 from ate.identity.tls import Credentials, make_context
 from ate.log import Logger
@@ -29,6 +29,9 @@ from ate.proto.broker_grpc import IdentityBrokerBase
 from ate.rpc import Call, Server, open_unix_listener, unary
 
 log = Logger("ate.identity")
+ACTOR_CA_POOL = "actor-ca-pool.json"
+ACTOR_JWT_POOL = "actor-jwt-pool.json"
+"""The pools the api role signs actors' credentials with, in the broker's folder, which makes them when absent."""
 _ACCOUNTS = frozenset(names.SERVICE_ACCOUNTS.values())
 
 
@@ -63,7 +66,7 @@ class IdentityBroker(IdentityBrokerBase):
         if len(request.hosts) > 16:
             raise InvalidArgument("hosts: more than 16")
         spiffe_id, pod = self._identity(request)
-        chain = self._pool.issue(key, spiffe_id, pod=pod, hosts=request.hosts)
+        chain = self._pool.issue(key, spiffe_id, holder=pod, hosts=request.hosts)
         log.info("certificate issued", spiffe_id=spiffe_id, node=request.node_name, uid=call.peer.uid)
         return pb.IssueCertificateResponse(certificates=chain, trust_bundle_pem=self._pool.trust_bundle_pem)
 
@@ -124,6 +127,8 @@ async def run_broker(
     """Serves until `stop` is set. Raises FailedPrecondition when the CA pool is unusable or the socket is in use."""
     config.directory.mkdir(parents=True, exist_ok=True, mode=0o755)
     pool = ca.load_or_make(config.directory / "ca-pool.json")
+    ca.make_if_absent(config.directory / ACTOR_CA_POOL, common_name="ate actor CA")
+    jwt_pool.make_if_absent(config.directory / ACTOR_JWT_POOL)
     write_whole(config.trust_bundle, pool.trust_bundle_pem, mode=0o644)
     mode = 0o666 if config.grants else 0o600
     listener = await open_unix_listener(config.socket, mode=mode, tls=_BrokerTls(config, pool))

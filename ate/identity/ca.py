@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Protocol
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from ate.errors import FailedPrecondition, InvalidArgument
+from ate.errors import InvalidArgument
 from ate.files import write_whole
-from ate.identity.spiffe import PodIdentity
+from ate.identity import keys
+from ate.identity.pool_file import PoolFile
 
 LEAF_LIFETIME = timedelta(hours=24)
 """As the reference's pod certificates."""
@@ -31,13 +31,25 @@ _ROOT_LIFETIME = timedelta(days=3650)
 _MAX_CSR_BYTES = 16384
 
 
+class Holder(Protocol):
+    """Whom a certificate is for: a role's process (`spiffe.PodIdentity`) or an actor (`actors.ActorIdentity`)."""
+
+    def to_extension(self) -> x509.UnrecognizedExtension: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """One signing key with its self-signed root."""
+    """One signing key with its self-signed root, and what lies between the root and that key, nearest first."""
 
     id: str
-    key: ec.EllipticCurvePrivateKey
+    key: keys.PrivateKey
     root: x509.Certificate
+    intermediates: tuple[x509.Certificate, ...] = ()
+
+    @property
+    def issuer(self) -> x509.Certificate:
+        """The certificate of the signing key."""
+        return self.intermediates[0] if self.intermediates else self.root
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +64,18 @@ class CaPool:
 
     def issue(
         self,
-        public_key: ec.EllipticCurvePublicKey,
+        public_key: keys.PublicKey,
         spiffe_id: str,
         *,
-        pod: PodIdentity | None = None,
+        holder: Holder | None = None,
         hosts: Sequence[str] = (),
         lifetime: timedelta = LEAF_LIFETIME,
         now: datetime | None = None,
     ) -> list[bytes]:
-        """A leaf for `public_key` bearing `spiffe_id` (and host names or addresses), as DER, leaf first."""
+        """A leaf for `public_key` bearing `spiffe_id` (and host names or addresses), as DER, leaf first.
+
+        `holder` says more of whom it is for, in an extension.
+        """
         now = now or datetime.now(UTC)
         signer = self.authorities[0]
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(spiffe_id)]
@@ -72,25 +87,41 @@ class CaPool:
         builder = (
             x509.CertificateBuilder()
             .subject_name(x509.Name([]))
-            .issuer_name(signer.root.subject)
+            .issuer_name(signer.issuer.subject)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - BACKDATED)
             .not_valid_after(now + lifetime)
             .add_extension(x509.SubjectAlternativeName(names), critical=True)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(digital_signature=True), critical=True)
             .add_extension(
                 x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]),
                 critical=False,
             )
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.key.public_key()), critical=False)
         )
-        if pod is not None:
-            builder = builder.add_extension(pod.to_extension(), critical=False)
-        return [builder.sign(signer.key, hashes.SHA256()).public_bytes(Encoding.DER)]
+        if holder is not None:
+            builder = builder.add_extension(holder.to_extension(), critical=False)
+        leaf = builder.sign(signer.key, keys.hash_for(signer.key))
+        return [certificate.public_bytes(Encoding.DER) for certificate in (leaf, *signer.intermediates)]
 
 
-def public_key_of(csr_der: bytes) -> ec.EllipticCurvePublicKey:
+def _usage(*, digital_signature: bool = False, signs_certificates: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def public_key_of(csr_der: bytes) -> keys.PublicKey:
     """The public key of a PKCS#10 request whose own signature holds; InvalidArgument otherwise."""
     if len(csr_der) > _MAX_CSR_BYTES:
         raise InvalidArgument(f"certificate_signing_request: longer than {_MAX_CSR_BYTES} bytes")
@@ -101,15 +132,19 @@ def public_key_of(csr_der: bytes) -> ec.EllipticCurvePublicKey:
     if not request.is_signature_valid:
         raise InvalidArgument("certificate_signing_request: its signature does not match its key")
     key = request.public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise InvalidArgument("certificate_signing_request: the key must be an elliptic-curve key")
+    if not isinstance(key, keys.PublicKey) or not keys.usable(key):
+        raise InvalidArgument(
+            "certificate_signing_request: the key must be Ed25519, ECDSA on a NIST curve, or RSA of 2048 bits or more"
+        )
     return key
 
 
-def make_authority(authority_id: str, *, common_name: str = "ate CA", now: datetime | None = None) -> Authority:
-    """A new authority with a P-256 key and a self-signed root."""
+def make_authority(
+    authority_id: str, *, common_name: str = "ate CA", key_type: str = "ECDSAP256", now: datetime | None = None
+) -> Authority:
+    """A new authority with a key of `key_type` (one of `keys.TYPES`) and a self-signed root."""
     now = now or datetime.now(UTC)
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = keys.make(key_type)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{common_name} {authority_id}")])
     root = (
         x509.CertificateBuilder()
@@ -120,54 +155,69 @@ def make_authority(authority_id: str, *, common_name: str = "ate CA", now: datet
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + _ROOT_LIFETIME)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.KeyUsage(False, False, False, False, False, True, True, False, False), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
+        .sign(key, keys.hash_for(key))
     )
     return Authority(authority_id, key, root)
 
 
-def _to_json(pool: CaPool) -> str:
+def to_json(pool: CaPool) -> str:
     def entry(authority: Authority) -> dict[str, object]:
-        pkcs8 = authority.key.private_bytes(
-            Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        return {
+        made: dict[str, object] = {
             "ID": authority.id,
-            "SigningKeyPKCS8": base64.b64encode(pkcs8).decode(),
-            "RootCertificateDER": base64.b64encode(authority.root.public_bytes(Encoding.DER)).decode(),
+            "SigningKeyPKCS8": keys.to_entry(authority.key),
+            "RootCertificateDER": _encode(authority.root),
         }
+        if authority.intermediates:
+            made["IntermediateCertificatesDER"] = [_encode(certificate) for certificate in authority.intermediates]
+        return made
 
     return json.dumps({"CAs": [entry(a) for a in pool.authorities]}, indent=1)
 
 
-def load(path: Path) -> CaPool:
-    """Reads a pool file; FailedPrecondition naming the file when it is unusable."""
-    try:
-        authorities = []
-        for entry in json.loads(path.read_text())["CAs"]:
-            if "SigningKeyPKCS8" in entry:
-                key = serialization.load_der_private_key(base64.b64decode(entry["SigningKeyPKCS8"]), None)
-            else:
-                key = serialization.load_pem_private_key(entry["SigningKeyPEM"].encode(), None)
-            if "RootCertificateDER" in entry:
-                root = x509.load_der_x509_certificate(base64.b64decode(entry["RootCertificateDER"]))
-            else:
-                root = x509.load_pem_x509_certificate(entry["RootCertificatePEM"].encode())
-            if not isinstance(key, ec.EllipticCurvePrivateKey):
-                raise ValueError(f"authority {entry['ID']} has no elliptic-curve key")
-            authorities.append(Authority(entry["ID"], key, root))
-        if not authorities:
-            raise ValueError("it lists no authority")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FailedPrecondition(f"the CA pool {path} cannot be used: {error}")
+def _encode(certificate: x509.Certificate) -> str:
+    return base64.b64encode(certificate.public_bytes(Encoding.DER)).decode()
+
+
+def parse(text: str) -> CaPool:
+    """Reads a pool file's text; ValueError, KeyError or TypeError when it is unusable."""
+    authorities = []
+    for entry in json.loads(text)["CAs"]:
+        key = keys.from_entry(entry)
+        if entry.get("RootCertificateDER"):
+            root = x509.load_der_x509_certificate(base64.b64decode(entry["RootCertificateDER"]))
+        else:
+            root = x509.load_pem_x509_certificate(entry["RootCertificatePEM"].encode())
+        between = tuple(
+            x509.load_der_x509_certificate(base64.b64decode(der))
+            for der in entry.get("IntermediateCertificatesDER") or ()
+        )
+        authority = Authority(str(entry["ID"]), key, root, between)
+        if authority.issuer.public_key() != key.public_key():
+            raise ValueError(f"the key of authority {authority.id!r} is not that of its certificate")
+        authorities.append(authority)
+    if not authorities:
+        raise ValueError("it lists no authority")
     return CaPool(tuple(authorities))
 
 
+def open_pool(path: Path) -> PoolFile[CaPool]:
+    return PoolFile(path, parse, what="CA pool")
+
+
+def load(path: Path) -> CaPool:
+    """Reads a pool file; FailedPrecondition naming the file when it is unusable."""
+    return open_pool(path).current()
+
+
+def make_if_absent(path: Path, *, common_name: str = "ate CA") -> None:
+    """Makes the pool at `path` (mode 0600, written whole or not at all) when there is none."""
+    if not path.exists():
+        write_whole(path, to_json(CaPool((make_authority("1", common_name=common_name),))))
+
+
 def load_or_make(path: Path) -> CaPool:
-    """The pool at `path`, made (mode 0600, written whole or not at all) when there is none."""
-    if path.exists():
-        return load(path)
-    pool = CaPool((make_authority("1"),))
-    write_whole(path, _to_json(pool))
-    return pool
+    """The pool at `path`, made when there is none."""
+    make_if_absent(path)
+    return load(path)

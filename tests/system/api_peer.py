@@ -33,8 +33,9 @@ from google.protobuf.message_factory import GetMessageClass
 
 from ate import names
 from ate.api.callers import ELAPSED_TRAILER
+from ate.api.minting import MintingConfig
 from ate.api.server import ApiConfig, run_api
-from ate.identity import spiffe
+from ate.identity import ca, jwt_pool, spiffe
 from ate.identity.ca import CaPool, make_authority
 from ate.identity.tls import Credentials, Identity
 from ate.objects import MANIFEST
@@ -60,7 +61,7 @@ _BUSY = "another operation"
 
 def identity_of(pool: CaPool, spiffe_id: str, pod: spiffe.PodIdentity | None = None) -> Identity:
     key = ec.generate_private_key(ec.SECP256R1())
-    chain = pool.issue(key.public_key(), spiffe_id, pod=pod, hosts=["localhost"])
+    chain = pool.issue(key.public_key(), spiffe_id, holder=pod, hosts=["localhost"])
     return Identity(Credentials(key, tuple(chain), pool.trust_bundle_pem))
 
 
@@ -162,10 +163,13 @@ def _assert_elapsed(call: Any) -> None:
 
 
 @contextmanager
-def refused(code: str, *words: str) -> Iterator[None]:
-    """What happens inside must end with the gRPC status named `code`, its message holding all `words`."""
+def refused(code: str, *words: str) -> Iterator[Any]:
+    """What happens inside must end with the gRPC status named `code`, its message holding all `words`.
+
+    Yields what will hold the error as `value`.
+    """
     with pytest.raises(grpc.RpcError) as caught:
-        yield
+        yield caught
     told = f"{caught.value.code().name}: {caught.value.details()}"
     assert caught.value.code().name == code, told
     for word in words:
@@ -247,6 +251,7 @@ class Api:
     node_address: str
     folder: Path
     """The role's own; for other files of a row too."""
+    minting: MintingConfig
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
@@ -295,7 +300,12 @@ def open_api(folder: Path, *, debug: bool = False) -> Iterator[Api]:
     pod = partial(spiffe.PodIdentity, names.SERVICE_ACCOUNTS["atelet"])
     agent = identity_of(pool, account("atelet"), pod(NODE))
     node = RoomyNode(Snapshots(), delay=0)  # type: ignore[arg-type]
-    config = ApiConfig(folder / "store.db", listen_port=0, trust_domain=DOMAIN, debug=debug, drain_timeout=2)
+    minting = MintingConfig(folder / "actor-ca.json", folder / "actor-jwt.json")
+    ca.make_if_absent(minting.ca_pool)
+    jwt_pool.make_if_absent(minting.jwt_pool)
+    config = ApiConfig(
+        folder / "store.db", listen_port=0, trust_domain=DOMAIN, minting=minting, debug=debug, drain_timeout=2
+    )
     with ExitStack() as stack:
         port, node_port = stack.enter_context(_running(config, identity_of(pool, account("api")), node, agent))
 
@@ -323,6 +333,7 @@ def open_api(folder: Path, *, debug: bool = False) -> Iterator[Api]:
             node=node,
             node_address=f"127.0.0.1:{node_port}",
             folder=folder,
+            minting=minting,
         )
         api.atelet("RegisterNode", node_name=NODE, address=api.node_address, boot_id=str(uuid.uuid4()))
         yield api

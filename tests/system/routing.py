@@ -39,7 +39,7 @@ Script = Callable[["Line"], Awaitable[None]]
 def identity(pool: CaPool, role: str, pod_uid: str = "") -> Identity:
     key = ec.generate_private_key(ec.SECP256R1())
     pod = spiffe.PodIdentity(names.SERVICE_ACCOUNTS[role], "node", pod_uid) if pod_uid else None
-    return Identity(Credentials(key, tuple(pool.issue(key.public_key(), ID[role], pod=pod)), pool.trust_bundle_pem))
+    return Identity(Credentials(key, tuple(pool.issue(key.public_key(), ID[role], holder=pod)), pool.trust_bundle_pem))
 
 
 class Line:

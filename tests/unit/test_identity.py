@@ -65,7 +65,7 @@ def test_a_damaged_pool_file_is_named(tmp_path: Path) -> None:
 
 def test_a_certificate_tells_who_and_where_its_holder_is() -> None:
     pod = spiffe.PodIdentity("atelet", "node-1", "pod-1")
-    caller = spiffe.read(credentials(pool(), ROUTER, pod=pod).chain[0])
+    caller = spiffe.read(credentials(pool(), ROUTER, holder=pod).chain[0])
     assert caller == spiffe.Caller(ROUTER, pod)
 
 

@@ -22,6 +22,7 @@ from ate.api.context import Context
 from ate.api.control import Control
 from ate.api.cpus import Cpus
 from ate.api.golden import Golden
+from ate.api.minting import Minter, MintingConfig
 from ate.api.nodes import Nodes
 from ate.api.recovery import Recovery
 from ate.api.services import ActorCrashes, NodeRegistry, Provider, WorkerService
@@ -76,7 +77,7 @@ def certificate(role: str, node: str = "", pod: str = "") -> bytes:
     id_ = names.service_account_id(DOMAIN, account) if account else names.user_id(DOMAIN, role)
     identity = spiffe.PodIdentity(account or role, node, pod) if node else None
     key = ec.generate_private_key(ec.SECP256R1())
-    return _pool().issue(key.public_key(), id_, pod=identity)[0]
+    return _pool().issue(key.public_key(), id_, holder=identity)[0]
 
 
 class GuardedStore(Store):
@@ -221,11 +222,11 @@ class World:
                 nursery.start_soon(Golden(ctx, nursery).run)
                 nursery.start_soon(Recovery(ctx).run)
                 nursery.start_soon(Timers(ctx).run)
-                gate = Gate(DOMAIN)
+                gate, minter = Gate(DOMAIN), Minter(MintingConfig(), store, self.wall_clock)
                 services = [
-                    Control(ctx, gate),
+                    Control(ctx, gate, minter),
                     Provider(ctx, gate),
-                    WorkerService(ctx),
+                    WorkerService(ctx, minter),
                     NodeRegistry(ctx),
                     ActorCrashes(ctx),
                 ]

@@ -8,17 +8,13 @@ import grpc
 import pytest
 
 from tests.system.api_peer import METHODS, Api, Caller, refused, request_of
-from tests.system.api_table.every_rpc import NODE_SERVICES, UNKNOWN
+from tests.system.api_table.every_rpc import UNKNOWN, of_nodes
 from tests.system.api_table.rows import add
-
-
-def _node_service(rpc: str) -> bool:
-    return METHODS[rpc].containing_service.name in NODE_SERVICES
 
 
 def strangers(api: Api, rpc: str) -> dict[str, Caller]:
     """Every caller that may not call the RPC."""
-    if _node_service(rpc):
+    if of_nodes(rpc):
         return api.outsiders | {"a user": api.user, "the router": api.router, "the controller": api.controller}
     return api.outsiders | {"an atelet": api.atelet}
 
@@ -32,7 +28,7 @@ def denied(rpc: str, api: Api) -> None:
 
 def let_in(rpc: str, api: Api) -> None:
     """They get as far as the check of the request."""
-    friends = [api.atelet, api.far_atelet] if _node_service(rpc) else [api.user, api.router, api.controller]
+    friends = [api.atelet, api.far_atelet] if of_nodes(rpc) else [api.user, api.router, api.controller]
     for friend in friends:
         request = request_of(rpc)
         request.MergeFromString(UNKNOWN)
@@ -49,7 +45,7 @@ def nameless(rpc: str, api: Api) -> None:
 for name in METHODS:
     if name == "DebugClear":  # not served here; see debug.py
         continue
-    who = "node agents" if _node_service(name) else "users, router and controller"
+    who = "node agents" if of_nodes(name) else "users, router and controller"
     add(name, f"only {who} may call it, others are PERMISSION_DENIED", partial(denied, name))
     add(name, f"{who} may call it", partial(let_in, name))
 add("GetActor", "without a client certificate there is no connection", partial(nameless, "GetActor"))

@@ -9,11 +9,6 @@ from tests.system.api_table.every_rpc import caller
 from tests.system.api_table.rows import add
 
 NOT_YET = (
-    "MintActorJWT",
-    "MintActorCertificate",
-    "MintAteomActorCertificate",
-    "MintJWT",
-    "MintCert",
     "CreateGlobalAccessPolicy",
     "GetGlobalAccessPolicy",
     "UpdateGlobalAccessPolicy",
