@@ -161,6 +161,7 @@ class Herder(AteomHerderBase):
     async def _start(
         self, request: pb.RunRequest | pb.RestoreRequest, op: str, restore: pb.RestoreRequest | None
     ) -> None:
+        began = trio.current_time()
         known = await self._state.get(request.actor_uid)
         if known is not None and op and known.operation_id == op:
             there = bool(known.runtime_json) and await self.runs(known.worker_uid, request.actor_uid)
@@ -189,7 +190,6 @@ class Herder(AteomHerderBase):
             template_name=request.actor_template_name,
         )
         await self._put(record)
-        began = trio.current_time()
         try:
             await trio.to_thread.run_sync(dirs.reset)
             runtime = await self._preparation.bring(request, restore, dirs, record)

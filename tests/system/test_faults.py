@@ -69,13 +69,21 @@ async def test_a_damaged_or_shortened_object_never_runs_and_the_mended_one_does(
         assert (await install.count("a"))["ram"] == 4
 
 
-async def test_a_full_disk_at_a_checkpoint_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("volume", [False, True], ids=["memory-and-root", "with-a-durable-volume"])
+async def test_a_full_disk_at_a_checkpoint_loses_nothing(volume: bool, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     with small_disk(root / "actors", "96m"):
         async with open_install(root) as install:
-            await install.set_up(replicas=1)
-            await install.add_actor("a")
+            await install.set_up(replicas=1, golden=not volume)
+            if volume:  # the count's file lies in it
+                made = install.template("durable", f"file://{root}/objects")
+                made.volumes.add(name="data").durable_dir.SetInParent()
+                made.containers[0].volume_mounts.add(name="data", mount_path="/var/lib")
+                request = pb.CreateActorTemplateRequest(actor_template=made)
+                await install.api.control.CreateActorTemplate(request, timeout=30)
+                await install.until(lambda: install.golden("durable"), 120)
+            await install.add_actor("a", "durable" if volume else "counter")
             await install.count("a")
             await install.suspend("a")
             assert (await install.count("a"))["ram"] == 2

@@ -1,11 +1,13 @@
-"""Promise: two hundred sleeps later there is no netns, veth, mount, cgroup, runsc container, temporary directory,
-descriptor or process more than before.
+"""Promise: two hundred sleeps later there is no netns, veth, mount, cgroup, runsc container, temporary file, socket,
+descriptor, thread, process or row more than before, on the host and inside the workers' namespaces.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -41,22 +43,64 @@ def census(install: Install) -> dict[str, int]:
         for pid in pids:
             processes |= tree(pid)
     counts["processes in all"] = len(processes)
+    counts["zombies"] = sum(_state(pid) == "Z" for pid in processes)
     for role in ROLES:
         (pid,) = install.pids(role)
         counts[f"descriptors of {role}"] = len(os.listdir(f"/proc/{pid}/fd"))
-    counts["network namespaces"] = len({os.readlink(f"/proc/{pid}/ns/net") for pid in processes if _alive(pid)})
+    for kind in ("net", "mnt", "pid", "ipc", "uts"):
+        counts[f"{kind} namespaces"] = len({_namespace(pid, kind) for pid in processes} - {""})
+    counts["named network namespaces"] = len(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else 0
     counts["mounts of the host"] = len(Path("/proc/self/mountinfo").read_text().splitlines())
     counts["links of the host"] = len(os.listdir("/sys/class/net"))
+    counts["unix sockets"] = _sockets("self", str(install.root))
     for at, pid in enumerate(innermost(install)):
         counts[f"descriptors of worker {at}"] = len(os.listdir(f"/proc/{pid}/fd"))
         counts[f"mounts of worker {at}"] = len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
         counts[f"links of worker {at}"] = len(Path(f"/proc/{pid}/net/dev").read_text().splitlines())
+        counts[f"unix sockets of worker {at}"] = _sockets(str(pid), "")
+        private = [path.name for path in _private(pid).rglob("*")]
+        counts[f"containers of worker {at}"] = sum(name.endswith(".state") for name in private)
+        counts[f"private files of worker {at}"] = len(private)
     install_id = (install.root / "install-id").read_text().strip()
     counts["control groups"] = sum(1 for path in Path("/sys/fs/cgroup").rglob(f"*{install_id}*/**") if path.is_dir())
-    for folder in ("actors", "ateoms", "snapshots/staging", "images", "assets", "atelet"):
-        counts[f"entries below {folder}"] = sum(1 for _ in (install.root / folder).rglob("*"))
-    counts["temporary directories"] = len([n for n in os.listdir("/tmp") if re.search(r"ate|runsc", n)])
+    for folder in sorted(path.name for path in install.root.iterdir() if path.is_dir()):
+        if folder != "snapshots":
+            counts[f"entries below {folder}"] = sum(1 for _ in (install.root / folder).rglob("*"))
+    counts["entries below snapshots/staging"] = sum(1 for _ in (install.root / "snapshots/staging").rglob("*"))
+    counts["temporary files"] = sum(1 for _ in Path(install.root.parent / "tmp").rglob("*"))
+    counts["temporary files of ours elsewhere"] = len([n for n in os.listdir("/tmp") if re.search(r"ate|runsc", n)])
+    with contextlib.closing(sqlite3.connect(f"file:{install.root}/api/store.db?mode=ro", uri=True)) as store:
+        for kind, number in store.execute("SELECT kind, count(*) FROM rows GROUP BY kind"):
+            counts[f"rows of {kind}"] = number
     return counts
+
+
+def _private(pid: int) -> Path:
+    """The memory file system with runsc's state that only this worker sees."""
+    for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines():
+        fields, _, rest = line.partition(" - ")
+        if rest.split()[:2] == ["tmpfs", "ate"]:
+            return Path(f"/proc/{pid}/root{fields.split()[4]}")
+    raise AssertionError(f"worker {pid} has no private files")
+
+
+def _sockets(pid: str, below: str) -> int:
+    lines = Path(f"/proc/{pid}/net/unix").read_text().splitlines()
+    return sum(below in line.split()[-1] if below else len(line.split()) == 8 for line in lines[1:])
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def _namespace(pid: int, kind: str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/{kind}")
+    except OSError:
+        return ""
 
 
 def innermost(install: Install) -> list[int]:
@@ -69,13 +113,11 @@ def innermost(install: Install) -> list[int]:
     return [by_uid[uid] for uid in sorted(by_uid)]
 
 
-def _alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}/ns/net").exists()
-
-
 @pytest.mark.slow
 async def test_two_hundred_sleeps_leave_nothing_behind(tmp_path: Path) -> None:
-    async with open_install(tmp_path / "root", "--parked-request-budget=120") as install:
+    (tmp_path / "tmp").mkdir()
+    own = {"TMPDIR": str(tmp_path / "tmp")}
+    async with open_install(tmp_path / "root", "--parked-request-budget=120", env=own) as install:
         await install.set_up(replicas=WORKERS)
         names = [f"a{n}" for n in range(ACTORS)]
         for name in names:
@@ -96,6 +138,7 @@ async def test_two_hundred_sleeps_leave_nothing_behind(tmp_path: Path) -> None:
 
         await all_of(2)  # everything that is made once is made by now
         before = await quiet(lambda: census(install))
+        assert before["containers of worker 0"] > 0, "a spare is prepared: the census has to see it"
         await all_of(CYCLES // ACTORS)
         await no_more_than(before, lambda: census(install))
         cached = sum(path.is_file() for path in (install.root / "snapshots/cache").rglob("*"))
