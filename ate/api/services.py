@@ -9,7 +9,7 @@ from ate.api import provider, workers
 from ate.api.callers import Gate, node_of
 from ate.api.context import Context
 from ate.api.control import checked
-from ate.api.kinds import ACTORS, ASSIGNMENTS, WORKERS
+from ate.api.kinds import ACTORS, ASSIGNMENTS, TEMPLATES, WORKERS, key_of
 from ate.api.minting import Minter
 from ate.api.nodes import HEARTBEAT_SECONDS
 from ate.api.validation import resources as rules
@@ -211,6 +211,11 @@ class ActorLogs(ActorLogsBase):
         ref = names.Ref(request.atespace, request.actor_name)
         actor = await steps.load(self._ctx, ref)
         request.actor_uid = actor.uid
+        template = await self._ctx.store.get(TEMPLATES, key_of(actor.value.actor_template))
+        if request.container and template is not None:
+            known = [container.name for container in template.value.containers]
+            if request.container not in known:
+                raise NotFound(f"actor {ref} has no container {request.container!r}, only {', '.join(known)}")
         assigned = actor.value.status.worker_assignment.node_name
         nodes = [assigned] if assigned else sorted(await self._ctx.nodes.all())
         for node in nodes:

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import trio
 
 from ate import install, log, program
 from ate.config import DEFAULT_ROOT
-from ate.errors import AlreadyExists, AteError, FailedPrecondition, Unavailable
+from ate.errors import AlreadyExists, AteError, FailedPrecondition, NotFound, Unavailable
 from ate.names import is_long
 from ate.proto import ateapi_pb2 as pb
 
@@ -31,6 +32,8 @@ STOP_GRACE = 120.0
 """Seconds for the controller to suspend all running actors at the end."""
 STOP_ATTEMPTS = 3
 DEFAULT_CONFIG = "gvisor-default"
+DEFAULT_LOOK = 5.0
+"""Seconds between looks whether the default runtime is still there."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -270,12 +273,26 @@ async def _announce(options: argparse.Namespace, root: Path, router_port: int, s
         flush=True,
     )
     (root / "ready").write_text("")
+    while True:  # whoever deletes the default may not know that templates without a runtime of their own need it
+        with suppress(AteError):
+            async with connect(root, "", options.trust_domain) as api:
+                while True:
+                    await trio.sleep(DEFAULT_LOOK)
+                    await _ensure_default_config(api.provider, await build_pause_image(root / "images"))
+        await trio.sleep(DEFAULT_LOOK)
 
 
 async def _ensure_default_config(provider, pause_image: str) -> None:  # type: ignore[no-untyped-def]
     config = pb.SandboxRuntimeConfig(metadata=pb.ResourceMetadata(name=DEFAULT_CONFIG))
     config.spec.sandbox_class = pb.SANDBOX_CLASS_GVISOR
     config.spec.pause_image = pause_image
+    try:
+        await provider.GetSandboxConfig(
+            pb.GetSandboxConfigRequest(sandbox_config=pb.ObjectRef(name=DEFAULT_CONFIG)), timeout=10
+        )
+        return
+    except NotFound:
+        pass
     try:
         await provider.CreateSandboxConfig(pb.CreateSandboxConfigRequest(sandbox_config=config), timeout=10)
     except AlreadyExists:

@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_arguments(commands.add_parser("serve", help="run one or more roles"))
 
     get = _client(commands, "get", "show resources")
-    get.add_argument("type", choices=[*_types(), "event", "events"], help="events: what happened to an actor")
+    _type(get, *_NAMES)
     get.add_argument("names", nargs="*")
     get.add_argument("-A", "--all-atespaces", action="store_true")
     get.add_argument("-w", "--watch", action="store_true", help="go on with a line for every change")
@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     get.add_argument("--sandbox-class", default="", help="workers: class")
 
     create = _client(commands, "create", "make an atespace, actor, actor-template or tag")
-    create.add_argument("type", choices=_types())
+    _type(create, "atespace", "actor", "actor-template", "tag", rest="ate apply -f FILE")
     create.add_argument("names", nargs="*", metavar="name")
     create.add_argument("-t", "--template", default="", help="actor: ATESPACE/NAME of its template")
     create.add_argument("--tag", default="", help="actor: ATESPACE/NAME of the tag to start from")
@@ -127,14 +127,14 @@ def _parser() -> argparse.ArgumentParser:
     create.add_argument("-f", "--filename", action="append", default=[], help="actor-template: YAML file, - for stdin")
 
     update = _client(commands, "update", "change a tag's scope, or an actor's template or wake-up time")
-    update.add_argument("type", choices=_types())
+    _type(update, "actor", "tag", rest="ate apply -f FILE")
     update.add_argument("names", nargs="*", metavar="name")
     update.add_argument("--scope", default="", choices=("atespace", "published"), help="tag: who may use it")
     update.add_argument("-t", "--template", default="", help="actor: ATESPACE/NAME of its new template")
     update.add_argument("--wake-at", default="", help="actor: a time (2026-01-31T08:00:00Z), +90s, +5m, +2h, or never")
 
     delete = _client(commands, "delete", "remove resources")
-    delete.add_argument("type", choices=_types())
+    _type(delete, *(name for name in _NAMES if name != "event"))
     delete.add_argument("names", nargs="+", metavar="name")
     delete.add_argument("--any-state", action="store_true", help="actor: also one that runs")
     delete.add_argument("--ignore-not-found", action="store_true")
@@ -146,13 +146,13 @@ def _parser() -> argparse.ArgumentParser:
         ("revert", "take actors back to their last good snapshot"),
     ):
         lifecycle = _client(commands, verb, what)
-        lifecycle.add_argument("type", choices=("actor", "actors"))
+        _type(lifecycle, "actor")
         lifecycle.add_argument("names", nargs="+", metavar="name")
         if verb == "resume":
             lifecycle.add_argument("--boot", action="store_true", help="start from the image, not the golden snapshot")
 
     logs = _client(commands, "logs", "show what an actor printed")
-    logs.add_argument("type", choices=("actor", "actors"))
+    _type(logs, "actor")
     logs.add_argument("name")
     logs.add_argument("-f", "--follow", action="store_true")
     logs.add_argument("-c", "--container", default="")
@@ -168,11 +168,29 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _types() -> list[str]:
-    return [
-        "actor", "actors", "atespace", "atespaces", "actor-template", "actor-templates", "actortemplates", "tag",
-        "tags", "worker", "workers", "workerpool", "workerpools", "sandboxconfig", "sandboxconfigs",
-    ]  # fmt: skip
+_NAMES = {
+    "actor": ("actors",),
+    "atespace": ("atespaces",),
+    "actor-template": ("actor-templates", "actortemplate", "actortemplates"),
+    "tag": ("tags",),
+    "worker": ("workers",),
+    "workerpool": ("workerpools",),
+    "sandboxconfig": ("sandboxconfigs",),
+    "event": ("events",),
+}
+"""Types of resources and their other names; events are what happened to an actor."""
+
+
+def _type(parser: argparse.ArgumentParser, *names: str, rest: str = "") -> None:
+    """The argument that says of what type the resources are; `rest` is the command for the others."""
+    listed = f"{', '.join(names)} (plurals do as well)" + (f"; the rest: `{rest}`" if rest else "")
+
+    def known(given: str) -> str:
+        if any(given == name or given in _NAMES[name] for name in names):
+            return given
+        raise argparse.ArgumentTypeError(f"{given!r} is not one of {listed}")
+
+    parser.add_argument("type", type=known, metavar="TYPE", help=listed)
 
 
 def _client(commands: argparse._SubParsersAction, name: str, what: str) -> argparse.ArgumentParser:  # type: ignore[type-arg]

@@ -22,7 +22,8 @@ from ate.proto import node_pb2
 TYPES = {
     "actor": "Actor", "actors": "Actor",
     "atespace": "Atespace", "atespaces": "Atespace",
-    "actor-template": "ActorTemplate", "actor-templates": "ActorTemplate", "actortemplates": "ActorTemplate",
+    "actor-template": "ActorTemplate", "actor-templates": "ActorTemplate",
+    "actortemplate": "ActorTemplate", "actortemplates": "ActorTemplate",
     "tag": "Tag", "tags": "Tag",
     "worker": "Worker", "workers": "Worker",
     "workerpool": "WorkerPool", "workerpools": "WorkerPool",

@@ -298,6 +298,8 @@ def test_wrong_words_and_failed_wishes_get_one_helpful_line(cli: Cli, tmp_path: 
         (1, ("suspend", "actor", "x", "-a", "demo"), "demo/x not found"),
         (1, ("delete", "atespace", "demo"), "demo"),
         (1, ("image", "import", "/no/such/image"), "/no/such/image"),
+        (2, ("image", "import", str(bad)), "bad.yaml is no image: expected an OCI layout"),
+        (2, ("logs", "tag", "x", "-a", "demo"), "'tag' is not one of actor"),
     ):
         assert expected in cli.fails(status, *words), words
     bad.write_bytes("kind: Atespace".encode("utf-16"))
@@ -310,6 +312,29 @@ def test_wrong_words_and_failed_wishes_get_one_helpful_line(cli: Cli, tmp_path: 
     assert (some.returncode, some.stdout.strip()) == (1, "actor/demo/made") and "demo/absent not found" in some.stderr
     gone = cli.run("delete", "actor", "absent", "made", "-a", "demo")
     assert gone.returncode == 1 and "demo/made deleted" in gone.stdout and "demo/absent not found" in gone.stderr
+
+
+def test_help_lists_what_the_verb_takes(cli: Cli) -> None:
+    for verb, takes, refuses in (
+        ("create", ("atespace", "actor-template", "tag"), ("worker", "event")),
+        ("update", ("actor", "tag"), ("atespace", "worker")),
+        ("delete", ("actor", "workerpool", "sandboxconfig"), ("event",)),
+        ("get", ("actor", "event", "workerpool"), ()),
+        ("logs", ("actor",), ("tag",)),
+    ):
+        listed = next(line for line in cli(verb, "--help").replace("\n                        ", " ").splitlines()
+                      if line.strip().startswith("TYPE  "))  # fmt: skip
+        assert all(name in listed for name in takes) and not any(name in listed for name in refuses), (verb, listed)
+
+
+def test_the_default_runtime_comes_back_by_itself(cli: Cli, tmp_path: Path) -> None:
+    assert "used by actor template demo/" in cli.fails(1, "delete", "sandboxconfig", "gvisor-default")
+    with running(tmp_path / "root"):
+        fresh = Cli(tmp_path / "root")
+        before = fresh.json("get", "sandboxconfig", "gvisor-default")
+        fresh("delete", "sandboxconfig", "gvisor-default")
+        until(lambda: fresh.run("get", "sandboxconfig", "gvisor-default").returncode == 0)
+        assert fresh.json("get", "sandboxconfig", "gvisor-default")["spec"] == before["spec"]
 
 
 def test_a_watch_shows_every_change_and_ends_quietly(cli: Cli) -> None:
@@ -365,6 +390,8 @@ def test_logs_hold_every_line_in_order_across_sleeps_and_workers(cli: Cli) -> No
         assert [line for line in lines if line.startswith("line ")] == said
         assert [line for line in lines if line.startswith("side-")] == [f"side-{n}" for n in range(4)]
         assert [line[-1] for line in lines if line[:5] in ("line ", "side-")] == list("00112233"), "by time"
+        refused = cli.fails(1, "logs", "actor", "demo/chatty", "-c", "none")
+        assert "no container 'none', only door, side" in refused
         only = cli("logs", "actor", "demo/chatty", "-c", "side").splitlines()
         assert "side-0" in only and not set(only) & set(said)
         records = [json.loads(line) for line in cli("logs", "actor", "demo/chatty", "-o", "json").splitlines()]

@@ -51,7 +51,13 @@ async def import_path(directory: Path, path: Path, name: str = "") -> list[str]:
 
 def _extract(path: Path, staging: Path, sign: StopSign) -> None:
     try:
-        with tarfile.open(path, "r:*") as tar:
+        archive = tarfile.open(path, "r:*")  # noqa: SIM115 - closed below
+    except tarfile.ReadError:
+        raise InvalidArgument(
+            f"{path} is no image: expected an OCI layout (a folder or a tar archive) or the output of `docker save`"
+        ) from None
+    try:
+        with archive as tar:
             extract(tar, staging, str(path), sign.check)
     except (tarfile.TarError, EOFError) as error:
         raise InvalidArgument(f"{path} is no usable archive of images: {error}") from error
