@@ -6,11 +6,13 @@ import argparse
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ate.errors import InvalidArgument
 
 DEFAULT_ROOT = "/var/lib/ate"
+API_PORT: Final = 7443
+"""Where the api role listens unless told otherwise."""
 
 
 def file_values(path: str) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ate import install, names
-from ate.config import host_port
+from ate.config import API_PORT, host_port
 from ate.errors import FailedPrecondition, PermissionDenied, Unavailable
 from ate.identity import client as identity_client
 from ate.identity import spiffe
@@ -55,6 +55,6 @@ async def connect(root: Path, endpoint: str, trust_domain: str) -> AsyncIterator
     def verify(peer: Peer) -> None:
         check(peer.certificate)
 
-    host, port = host_port(address)
+    host, port = host_port(address, API_PORT)
     async with Channel.tcp(host, port, tls=identity, verify_peer=verify) as channel:
         yield Api(ControlStub(channel), ProviderStub(channel), ActorLogsStub(channel), EventLogStub(channel))

@@ -16,7 +16,7 @@ from pathlib import Path
 import trio
 
 from ate import install, log, names, program
-from ate.config import DEFAULT_ROOT, host_port
+from ate.config import API_PORT, DEFAULT_ROOT, host_port
 from ate.errors import FailedPrecondition, Internal, InvalidArgument
 from ate.telemetry import relay
 from ate.telemetry.service import RATIO, ROUTER_RATIO, open_telemetry
@@ -202,7 +202,7 @@ async def _api(
     from ate.api.server import ApiConfig, run_api
     from ate.identity.broker import ACTOR_CA_POOL, ACTOR_JWT_POOL
 
-    host, port = host_port(options.api_listen, 7443)
+    host, port = host_port(options.api_listen, API_PORT)
     minting = MintingConfig(
         Path(options.actor_ca_pool or root / "identity" / ACTOR_CA_POOL),
         Path(options.actor_jwt_pool or root / "identity" / ACTOR_JWT_POOL),
@@ -226,7 +226,7 @@ async def _controller(
 ) -> None:
     from ate.controller.local import ControllerConfig, run_controller
 
-    host, port = host_port(options.api_address)
+    host, port = host_port(options.api_address, API_PORT)
     config = ControllerConfig(
         root,
         node,
@@ -261,7 +261,7 @@ async def _atelet(
 ) -> None:
     from ate.node.atelet import AteletConfig, run_atelet
 
-    api_host, api_port = host_port(options.api_address)
+    api_host, api_port = host_port(options.api_address, API_PORT)
     host, port = host_port(options.atelet_listen)
     config = AteletConfig(
         root,
@@ -293,7 +293,7 @@ async def _router(
     from ate.router.parking import ParkingRules
     from ate.router.server import RouterConfig, run_router
 
-    api_host, api_port = host_port(options.api_address)
+    api_host, api_port = host_port(options.api_address, API_PORT)
     host, port = host_port(options.router_listen, 8080)
     parking = ParkingRules(float(options.parked_request_budget), int(options.parked_request_max))
     config = RouterConfig(

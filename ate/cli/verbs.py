@@ -111,6 +111,7 @@ def _say(message: Any, done: str, options: argparse.Namespace) -> None:
 async def get(api: Api, options: argparse.Namespace) -> int:
     """Lists, or shows those named."""
     kind = TYPES[options.type]
+    _selector(options.selector)  # wrong words are told before anything is asked
     failures = _Failures()
     if options.names:
         items = []
@@ -135,9 +136,17 @@ async def get(api: Api, options: argparse.Namespace) -> int:
 
 
 def _matches(worker: pb.Worker, options: argparse.Namespace) -> bool:
-    wanted = dict(part.partition("=")[::2] for part in options.selector.split(",") if part)
+    wanted = _selector(options.selector)
     by_label = all(worker.labels.get(key) == value for key, value in wanted.items())
     return by_label and options.sandbox_class in ("", worker.sandbox_class)
+
+
+def _selector(text: str) -> dict[str, str]:
+    parts = [part.partition("=") for part in text.split(",") if part]
+    for key, equals, _ in parts:
+        if not key or not equals:
+            raise InvalidArgument(f"--selector: {text!r} is not key=value[,key=value]")
+    return {key: value for key, _, value in parts}
 
 
 async def _watch(api: Api, kind: str, options: argparse.Namespace) -> int:
@@ -349,7 +358,10 @@ def _read_files(filenames: list[str]) -> list[Any]:
             raise InvalidArgument(f"-f {filename}: is not UTF-8 text ({error.reason} at byte {error.start})")
         if len(text) > _MOST_TEXT:
             raise InvalidArgument(f"-f {filename}: is longer than {_MOST_TEXT} characters")
-        messages += manifests.read(text, filename)
+        found = list(manifests.read(text, "standard input" if filename == "-" else filename))
+        if not found:
+            raise InvalidArgument(f"-f {filename}: holds no documents")
+        messages += found
     return messages
 
 

@@ -290,6 +290,8 @@ def test_wrong_words_and_failed_wishes_get_one_helpful_line(cli: Cli, tmp_path: 
         (2, ("apply", "-f", "/no/such/file"), "/no/such/file"),
         (2, ("apply", "-f", str(bad)), "bad.yaml, document 1"),
         (2, ("get", "tags", "-a", "demo", "-w"), "-w"),
+        (2, ("get", "workers", "-l", "nonsense"), "'nonsense' is not key=value"),
+        (2, ("apply", "-f", "-"), "holds no documents"),
         (1, ("get", "actor", "x", "-a", "demo"), "actor demo/x not found"),
         (1, ("create", "actor", "x", "-a", "demo", "-t", "none"), "demo/none"),
         (1, ("create", "actor", "x", "-a", "nowhere", "-t", "demo/door"), "nowhere"),
