@@ -20,7 +20,7 @@ check:
 # Everything, on real parts.
 test: check
 	@packaging/build-runsc.sh build/runsc || echo "newest runsc not built: the driver suite runs on the packaged one"
-	@$(PY) -m pytest tests/simulation tests/system
+	@$(PY) -m pytest tests/simulation tests/security tests/system
 
 # The simulated platform under a seeded adversary: make sim N=10000 SEED=1
 N ?= 1000

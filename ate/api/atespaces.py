@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ate.api import paging
+from ate.api.access import policies
 from ate.api.context import Context
 from ate.api.kinds import ACTORS, ATESPACES, TAGS, TEMPLATES
 from ate.api.validation import resources as rules
@@ -61,6 +62,7 @@ async def delete(ctx: Context, request: pb.DeleteAtespaceRequest) -> pb.Atespace
         for kind in kinds:
             if tx.scan(kind, scope=name, limit=1):
                 raise FailedPrecondition(f"Atespace {name} is not empty: it still has an {kind.name}")
+        policies.drop(tx, name)
         return tx.delete(ATESPACES, row.key)
 
     return (await ctx.store.transact(remove)).value

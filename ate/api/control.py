@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from ate.api import actors, atespaces, egress, tags, templates, workers
-from ate.api.callers import Gate, node_of
+from ate.api.access import policies
+from ate.api.access.gate import is_from, node_of
+from ate.api.access.table import Machine
 from ate.api.context import Context
 from ate.api.kinds import ACTORS, WORKERS
 from ate.api.minting import Minter
 from ate.api.validation.problems import Problems, reject_unknown_fields
 from ate.api.workflows import resume, revert, suspend
-from ate.errors import Unimplemented
-from ate.identity import spiffe
 from ate.proto import ateapi_pb2 as pb
 from ate.proto.ateapi_grpc import ControlBase
 from ate.rpc import Call, server_streaming, unary
@@ -41,8 +41,8 @@ def checked(
 class Control(ControlBase):
     """See ateapi.proto for what each method promises."""
 
-    def __init__(self, ctx: Context, gate: Gate, minter: Minter) -> None:
-        self._ctx, self._gate, self._minter = ctx, gate, minter
+    def __init__(self, ctx: Context, minter: Minter) -> None:
+        self._ctx, self._minter = ctx, minter
 
     @checked
     async def CreateAtespace(self, request: pb.CreateAtespaceRequest, call: Call) -> pb.Atespace:
@@ -149,7 +149,7 @@ class Control(ControlBase):
     @checked
     async def ResumeActor(self, request: pb.ResumeActorRequest, call: Call) -> pb.ResumeActorResponse:
         ref = actors.ref_of(request.HasField("actor"), request.actor)
-        routed = spiffe.caller_of(call.peer.certificate).spiffe_id == self._gate.router
+        routed = is_from(call, Machine.ROUTER)
         actor, resumed = await resume.resume(self._ctx, ref, boot=request.boot, revert_crashed=routed)
         return pb.ResumeActorResponse(actor=actor, resumed=resumed)
 
@@ -217,7 +217,7 @@ class Control(ControlBase):
     async def DeleteActorEgressPolicy(self, request: pb.DeleteActorEgressPolicyRequest, call: Call) -> pb.EgressPolicy:
         return await egress.delete(self._ctx, request)
 
-    # -- not there yet: credentials, access policies ----------------------------------------------------------------
+    # -- credentials, access policies -------------------------------------------------------------------------------
 
     @checked
     async def MintActorJWT(self, request: pb.MintActorJWTRequest, call: Call) -> pb.MintActorJWTResponse:
@@ -234,39 +234,39 @@ class Control(ControlBase):
     async def CreateGlobalAccessPolicy(
         self, request: pb.CreateGlobalAccessPolicyRequest, call: Call
     ) -> pb.AccessPolicy:
-        raise Unimplemented("CreateGlobalAccessPolicy is not implemented yet")
+        return await policies.create_global(self._ctx, request)
 
     @checked
     async def GetGlobalAccessPolicy(self, request: pb.GetGlobalAccessPolicyRequest, call: Call) -> pb.AccessPolicy:
-        raise Unimplemented("GetGlobalAccessPolicy is not implemented yet")
+        return await policies.get_global(self._ctx, request)
 
     @checked
     async def UpdateGlobalAccessPolicy(
         self, request: pb.UpdateGlobalAccessPolicyRequest, call: Call
     ) -> pb.AccessPolicy:
-        raise Unimplemented("UpdateGlobalAccessPolicy is not implemented yet")
+        return await policies.update_global(self._ctx, request)
 
     @checked
     async def CreateAtespaceAccessPolicy(
         self, request: pb.CreateAtespaceAccessPolicyRequest, call: Call
     ) -> pb.AccessPolicy:
-        raise Unimplemented("CreateAtespaceAccessPolicy is not implemented yet")
+        return await policies.create(self._ctx, request)
 
     @checked
     async def GetAtespaceAccessPolicy(self, request: pb.GetAtespaceAccessPolicyRequest, call: Call) -> pb.AccessPolicy:
-        raise Unimplemented("GetAtespaceAccessPolicy is not implemented yet")
+        return await policies.get(self._ctx, request)
 
     @checked
     async def UpdateAtespaceAccessPolicy(
         self, request: pb.UpdateAtespaceAccessPolicyRequest, call: Call
     ) -> pb.AccessPolicy:
-        raise Unimplemented("UpdateAtespaceAccessPolicy is not implemented yet")
+        return await policies.update(self._ctx, request)
 
     @checked
     async def DeleteAtespaceAccessPolicy(
         self, request: pb.DeleteAtespaceAccessPolicyRequest, call: Call
     ) -> pb.AccessPolicy:
-        raise Unimplemented("DeleteAtespaceAccessPolicy is not implemented yet")
+        return await policies.delete(self._ctx, request)
 
 
 def _type(type_: EventType) -> str:

@@ -56,6 +56,8 @@ ACTORS: Final = Kind(
     owner=_owner,
     due=_due,
 )
+ACCESS: Final = Kind("access-policy", pb.AccessPolicy)
+"""One an atespace, under its name; the global one has none."""
 EGRESS: Final = Kind("egress-policy", pb.EgressPolicy)
 """Under the key of its actor, and deleted with it."""
 ACTOR_EVENTS: Final = Kind("actor-events", events_pb2.ActorHistory, has_metadata=False)

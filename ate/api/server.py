@@ -11,7 +11,7 @@ import trio
 
 from ate import objects
 from ate.api import atespaces
-from ate.api.callers import Gate
+from ate.api.access.gate import Gate
 from ate.api.context import Context
 from ate.api.control import Control
 from ate.api.cpus import Cpus
@@ -73,10 +73,10 @@ async def run_api(
         nursery.start_soon(Golden(ctx, nursery).run)
         nursery.start_soon(Recovery(ctx).run)
         nursery.start_soon(Timers(ctx).run)
-        gate, minter = Gate(config.trust_domain), Minter(config.minting, store, wall_clock)
+        gate, minter = Gate(config.trust_domain, store), Minter(config.minting, store, wall_clock)
         services: list[IServable] = [
-            Control(ctx, gate, minter),
-            Provider(ctx, gate),
+            Control(ctx, minter),
+            Provider(ctx),
             WorkerService(ctx, minter),
             ActorIdentity(minter),
             NodeRegistry(ctx),
@@ -86,6 +86,7 @@ async def run_api(
         ]
         if config.debug:
             services.append(Debug(ctx))
+        gate.covers(services)
         server = Server(services, interceptors=[gate], max_deadline=LONGEST)
         listener = await open_tcp_listener(config.listen_host, config.listen_port, tls=identity)
         log.info("api is serving", address=f"{config.listen_host}:{listener.port}")

@@ -6,7 +6,8 @@ import re
 
 from ate import names
 from ate.api import provider, workers
-from ate.api.callers import Gate, node_of
+from ate.api.access.gate import is_from, node_of
+from ate.api.access.table import Machine
 from ate.api.context import Context
 from ate.api.control import checked
 from ate.api.kinds import ACTORS, ASSIGNMENTS, TEMPLATES, WORKERS, key_of
@@ -16,7 +17,6 @@ from ate.api.validation import resources as rules
 from ate.api.validation.problems import Problems, reject_unknown_fields
 from ate.api.workflows import steps, suspend
 from ate.errors import NotFound, PermissionDenied
-from ate.identity import spiffe
 from ate.identity.actors import ATUNNEL
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import node_pb2
@@ -31,8 +31,8 @@ _PORT = re.compile(r"[1-9][0-9]{0,4}")
 class Provider(ProviderBase):
     """Worker pools and sandbox runtimes."""
 
-    def __init__(self, ctx: Context, gate: Gate) -> None:
-        self._ctx, self._gate = ctx, gate
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
 
     @checked
     async def CreateWorkerPool(self, request: pb.CreateWorkerPoolRequest, call: Call) -> pb.WorkerPool:
@@ -44,8 +44,8 @@ class Provider(ProviderBase):
 
     @checked
     async def UpdateWorkerPool(self, request: pb.UpdateWorkerPoolRequest, call: Call) -> pb.WorkerPool:
-        caller = spiffe.caller_of(call.peer.certificate).spiffe_id
-        return await provider.update_pool(self._ctx, request, may_set_status=caller == self._gate.controller)
+        may = is_from(call, Machine.CONTROLLER)
+        return await provider.update_pool(self._ctx, request, may_set_status=may)
 
     @checked
     async def DeleteWorkerPool(self, request: pb.DeleteWorkerPoolRequest, call: Call) -> pb.WorkerPool:

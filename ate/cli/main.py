@@ -89,6 +89,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from ate.cli import events
 
         return verbs.run(events.get, options)
+    if options.verb in ("get", "delete") and options.type in ("accesspolicy", *_NAMES["accesspolicy"]):
+        from ate.cli import access
+
+        return verbs.run(getattr(access, options.verb), options)
     if options.verb in ("resume", "suspend", "pause", "revert"):
         return verbs.run(verbs.lifecycle, options)
     return verbs.run(getattr(verbs, options.verb), options)
@@ -135,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
 
     delete = _client(commands, "delete", "remove resources")
     _type(delete, *(name for name in _NAMES if name != "event"))
-    delete.add_argument("names", nargs="+", metavar="name")
+    delete.add_argument("names", nargs="*", metavar="name")
     delete.add_argument("--any-state", action="store_true", help="actor: also one that runs")
     delete.add_argument("--ignore-not-found", action="store_true")
 
@@ -176,6 +180,7 @@ _NAMES = {
     "worker": ("workers",),
     "workerpool": ("workerpools",),
     "sandboxconfig": ("sandboxconfigs",),
+    "accesspolicy": ("accesspolicies", "access-policy", "access-policies"),
     "event": ("events",),
 }
 """Types of resources and their other names; events are what happened to an actor."""

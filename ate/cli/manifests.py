@@ -22,6 +22,7 @@ API_VERSION = "ate.dev/v1alpha1"
 _OUTERMOST = ("apiVersion", "kind", "metadata", "spec", "status")
 _CLASSES = {"gvisor": "SANDBOX_CLASS_GVISOR", "microvm": "SANDBOX_CLASS_MICROVM", None: "SANDBOX_CLASS_GVISOR"}
 _PLAIN: dict[str, type[Message]] = {
+    "AccessPolicy": pb.AccessPolicy,
     "ActorTemplate": pb.ActorTemplate,
     "Atespace": pb.Atespace,
     "Actor": pb.Actor,
@@ -95,6 +96,8 @@ def to_message(document: dict[str, Any]) -> Message:
         spec = body.pop("spec")
         written += [(str(name), f"spec.{name}") for name in spec]
         body |= spec
+    if kind == "AccessPolicy" and isinstance(body.get("metadata"), dict | None):
+        body["metadata"] = {"name": "default", **(body.get("metadata") or {})}  # which is what all of them are called
     if kind == "ActorTemplate":
         written = [*_respell_template(body), *written]
     return _parse(body, _PLAIN[kind](), written)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
@@ -51,6 +52,11 @@ def _tag_state(tag: pb.Tag) -> str:
 
 def _scope(tag: pb.Tag) -> str:
     return pb.TagScope.Name(tag.scope).removeprefix("TAG_SCOPE_")
+
+
+def _members(role: str, policy: pb.AccessPolicy) -> str:
+    found = [member for binding in policy.bindings if binding.role == role for member in binding.members]
+    return ",".join(member.removeprefix("user:") for member in found) or NONE
 
 
 COLUMNS: dict[str, tuple[Sequence[Column], Sequence[Column]]] = {
@@ -101,6 +107,14 @@ COLUMNS: dict[str, tuple[Sequence[Column], Sequence[Column]]] = {
             ("AGE", age),
         ),
         (("LOCATION", lambda t: t.snapshots_config.storage_location), ("UID", lambda t: t.metadata.uid)),
+    ),
+    "AccessPolicy": (
+        (
+            ("ATESPACE", lambda p: p.metadata.atespace or "(all)"),
+            *((role.upper() + "S", partial(_members, role)) for role in ("owner", "editor", "viewer")),
+            ("AGE", age),
+        ),
+        (("UID", lambda p: p.metadata.uid),),
     ),
     "Tag": (
         (

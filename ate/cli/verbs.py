@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from ate.cli import manifests, output
+from ate.cli import access, manifests, output
 from ate.cli.client import Api, connect
 from ate.errors import Aborted, AteError, InvalidArgument, NotFound
 from ate.names import Ref
@@ -210,6 +210,8 @@ async def lifecycle(api: Api, options: argparse.Namespace) -> int:
 
 async def delete(api: Api, options: argparse.Namespace) -> int:
     kind = TYPES[options.type]
+    if not options.names:
+        raise InvalidArgument(f"delete {options.type} needs at least one name")
     noun = _plural(kind)
     stub: Any = api.provider if kind in ("WorkerPool", "SandboxRuntimeConfig") else api.control
     request_type = getattr(pb, f"Delete{noun}Request")
@@ -395,6 +397,8 @@ async def _apply(api: Api, message: Any) -> str:
 
 
 async def _apply_once(api: Api, message: Any) -> str:
+    if isinstance(message, pb.AccessPolicy):
+        return await access.apply(api, message)
     noun, field = _CREATED[type(message)]
     kind = type(message).__name__
     stub: Any = api.provider if kind in ("WorkerPool", "SandboxRuntimeConfig") else api.control

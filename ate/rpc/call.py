@@ -66,6 +66,8 @@ class Call:
         self.initial_metadata: dict[str, str | bytes] = {}
         self.trailing_metadata: dict[str, str | bytes] = {}
         self.attributes: dict[str, Any] = {}
+        self.check_request: Callable[[Any], Awaitable[None]] | None = None
+        """Set by an interceptor: sees each request message before the handler does, and may raise."""
         self._stream: ServerStream | None = None
 
     async def send(self, message: Any) -> None:
@@ -104,10 +106,13 @@ class ServerStream:
         if payload is None:
             return None
         try:
-            return self._handler.request_type.FromString(payload)
+            message = self._handler.request_type.FromString(payload)
         except DecodeError as error:
             kind = self._handler.request_type.DESCRIPTOR.full_name
             raise Internal(f"request of {self.call.method} is no {kind}: {error}") from None
+        if self.call.check_request is not None:
+            await self.call.check_request(message)
+        return message
 
     async def send_message(self, message: Any) -> None:
         if not isinstance(message, self._handler.reply_type):

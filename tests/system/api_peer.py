@@ -32,7 +32,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from ate import names
-from ate.api.callers import ELAPSED_TRAILER
+from ate.api.access.gate import ELAPSED_TRAILER
 from ate.api.minting import MintingConfig
 from ate.api.server import ApiConfig, run_api
 from ate.identity import ca, jwt_pool, spiffe
@@ -40,7 +40,7 @@ from ate.identity.ca import CaPool, make_authority
 from ate.identity.tls import Credentials, Identity
 from ate.objects import MANIFEST
 from ate.proto import ateapi_pb2 as pb
-from ate.proto import node_pb2
+from ate.proto import events_pb2, node_pb2
 from ate.proto.node_grpc import ActorLogsBase
 from ate.rpc import Call, Server, open_tcp_listener, server_streaming
 from tests.simulation.cluster import FakeNode
@@ -51,7 +51,7 @@ TIMEOUT = 60.0
 """Seconds after which a call is a failure of the test; nothing is asserted about shorter times."""
 METHODS: dict[str, MethodDescriptor] = {
     method.name: method
-    for file in (pb.DESCRIPTOR, node_pb2.DESCRIPTOR)
+    for file in (pb.DESCRIPTOR, node_pb2.DESCRIPTOR, events_pb2.DESCRIPTOR)
     for service in file.services_by_name.values()
     for method in service.methods
 }
@@ -252,6 +252,9 @@ class Api:
     folder: Path
     """The role's own; for other files of a row too."""
     minting: MintingConfig
+    port: int
+    pool: CaPool
+    """Its own certificates' authority."""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
@@ -334,6 +337,8 @@ def open_api(folder: Path, *, debug: bool = False) -> Iterator[Api]:
             node_address=f"127.0.0.1:{node_port}",
             folder=folder,
             minting=minting,
+            port=port,
+            pool=pool,
         )
         api.atelet("RegisterNode", node_name=NODE, address=api.node_address, boot_id=str(uuid.uuid4()))
         yield api

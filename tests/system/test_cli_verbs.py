@@ -4,6 +4,7 @@ grow and shrink under running actors, logs, tags; and of its processes, together
 
 from __future__ import annotations
 
+import getpass
 import http.client
 import json
 import os
@@ -247,6 +248,33 @@ def test_every_form_of_output_shows_the_same(cli: Cli) -> None:
     assert len(cli("get", "workers", "-l", "workload=any", "-o", "name").splitlines()) == 2
     assert cli.run("get", "workers", "-l", "workload=none").stderr.strip() == "No resources found"
     cli("delete", "actor", "demo/shown", "--any-state")
+
+
+def test_access_policies_are_applied_shown_and_taken_away(cli: Cli, tmp_path: Path) -> None:
+    me = getpass.getuser().lower()
+    policy = "kind: AccessPolicy\nmetadata: {atespace: %s}\nbindings:\n- {role: %s, members: ['user:%s', 'user:bob']}\n"
+    file = tmp_path / "policy.yaml"
+    file.write_text(policy % ("demo", "editor", me))
+    assert (
+        "no access policy" in cli.run("get", "accesspolicy").stderr
+        or "no global" in cli.run("get", "accesspolicy").stderr
+    )
+    assert cli("apply", "-f", str(file)) == "accesspolicy/demo/default created"
+    assert cli("apply", "-f", str(file)) == "accesspolicy/demo/default unchanged"
+    header, row = cli("get", "accesspolicy", "-a", "demo").splitlines()
+    assert header.split()[:4] == ["ATESPACE", "OWNERS", "EDITORS", "VIEWERS"]
+    assert row.split()[:4] == ["demo", "<none>", f"{me},bob", "<none>"]
+    file.write_text(policy % ("demo", "viewer", me))
+    assert cli("apply", "-f", str(file)) == "accesspolicy/demo/default configured"
+    shown = cli("get", "accesspolicy", "-a", "demo", "-o", "yaml")
+    assert cli("apply", "-f", "-", given=shown) == "accesspolicy/demo/default unchanged"
+    assert "give -a ATESPACE" in cli.fails(2, "get", "accesspolicy", "demo")
+    assert "cannot be deleted" in cli.fails(2, "delete", "accesspolicy")
+    bad = policy % ("demo", "admin", me)
+    assert "'admin' is not one of" in cli.fails(2, "apply", "-f", "-", given=bad)
+    assert "at least one name" in cli.fails(2, "delete", "actor", "-a", "demo")
+    assert cli("delete", "accesspolicy", "-a", "demo") == "accesspolicy/demo/default deleted"
+    assert "not found" in cli.fails(1, "delete", "accesspolicy", "-a", "demo")
 
 
 def test_an_actor_goes_through_its_life_by_words(cli: Cli) -> None:

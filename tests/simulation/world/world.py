@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from ate import names
 from ate.api import atespaces
-from ate.api.callers import Gate
+from ate.api.access.gate import Gate
 from ate.api.context import Context
 from ate.api.control import Control
 from ate.api.cpus import Cpus
@@ -222,10 +222,10 @@ class World:
                 nursery.start_soon(Golden(ctx, nursery).run)
                 nursery.start_soon(Recovery(ctx).run)
                 nursery.start_soon(Timers(ctx).run)
-                gate, minter = Gate(DOMAIN), Minter(MintingConfig(), store, self.wall_clock)
+                gate, minter = Gate(DOMAIN, store), Minter(MintingConfig(), store, self.wall_clock)
                 services = [
-                    Control(ctx, gate, minter),
-                    Provider(ctx, gate),
+                    Control(ctx, minter),
+                    Provider(ctx),
                     WorkerService(ctx, minter),
                     NodeRegistry(ctx),
                     ActorCrashes(ctx),

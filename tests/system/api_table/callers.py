@@ -1,4 +1,4 @@
-"""Who may call what, made from the descriptors: each service keeps to its callers."""
+"""Who may call what, made from the descriptors and the access table: each RPC keeps to its callers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,33 @@ from functools import partial
 import grpc
 import pytest
 
+from ate.api.access.table import TABLE, Machine
 from tests.system.api_peer import METHODS, Api, Caller, refused, request_of
-from tests.system.api_table.every_rpc import UNKNOWN, of_nodes
+from tests.system.api_table.every_rpc import UNKNOWN
 from tests.system.api_table.rows import add
+
+
+def friends(api: Api, rpc: str) -> list[Caller]:
+    """Who may call the RPC while no access policy says otherwise."""
+    rule = TABLE[path_of(rpc)]
+    machines = {
+        Machine.ATELET: [api.atelet, api.far_atelet],
+        Machine.ROUTER: [api.router],
+        Machine.CONTROLLER: [api.controller],
+    }
+    found = [caller for machine in sorted(rule.machines) for caller in machines[machine]]
+    return [*found, api.user] if rule.people is not None else found
 
 
 def strangers(api: Api, rpc: str) -> dict[str, Caller]:
     """Every caller that may not call the RPC."""
-    if of_nodes(rpc):
-        return api.outsiders | {"a user": api.user, "the router": api.router, "the controller": api.controller}
-    return api.outsiders | {"an atelet": api.atelet}
+    known = {"an atelet": api.atelet, "a user": api.user, "the router": api.router, "the controller": api.controller}
+    allowed = friends(api, rpc)
+    return api.outsiders | {who: caller for who, caller in known.items() if caller not in allowed}
+
+
+def path_of(rpc: str) -> str:
+    return f"/{METHODS[rpc].containing_service.full_name}/{rpc}"
 
 
 def denied(rpc: str, api: Api) -> None:
@@ -28,8 +45,7 @@ def denied(rpc: str, api: Api) -> None:
 
 def let_in(rpc: str, api: Api) -> None:
     """They get as far as the check of the request."""
-    friends = [api.atelet, api.far_atelet] if of_nodes(rpc) else [api.user, api.router, api.controller]
-    for friend in friends:
+    for friend in friends(api, rpc):
         request = request_of(rpc)
         request.MergeFromString(UNKNOWN)
         with refused("INVALID_ARGUMENT", "does not know"):
@@ -45,7 +61,6 @@ def nameless(rpc: str, api: Api) -> None:
 for name in METHODS:
     if name == "DebugClear":  # not served here; see debug.py
         continue
-    who = "node agents" if of_nodes(name) else "users, router and controller"
-    add(name, f"only {who} may call it, others are PERMISSION_DENIED", partial(denied, name))
-    add(name, f"{who} may call it", partial(let_in, name))
+    add(name, "who has no right to call it is PERMISSION_DENIED", partial(denied, name))
+    add(name, "who has the right gets in", partial(let_in, name))
 add("GetActor", "without a client certificate there is no connection", partial(nameless, "GetActor"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest import mock
 
-from ate.api.callers import ELAPSED_TRAILER
+from ate.api.access.gate import ELAPSED_TRAILER
 from ate.names import GOLDEN_ATESPACE
 from tests.system.api_peer import TIMEOUT, Api, open_api, refused, request_of
 from tests.system.api_table.callers import strangers

@@ -8,26 +8,20 @@ from functools import partial
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from ate.api.callers import ELAPSED_TRAILER
+from ate.api.access.gate import ELAPSED_TRAILER
+from ate.api.access.table import TABLE
 from tests.system.api_peer import METHODS, Api, Caller, refused, request_of
 from tests.system.api_table.rows import add
 
 UNKNOWN = b"\xd2\x87\x0f\x01x"
 """Field 31098, a string: known to no message."""
-NODE_SERVICES = {"WorkerService", "ActorIdentity", "NodeRegistry", "ActorCrashes"}
-NODE_METHODS = {"MintActorJWT", "MintActorCertificate"}
-"""Called by node agents, of a service that others call."""
 Path = tuple[str, ...]
 
 
 def caller(api: Api, rpc: str) -> Caller:
     """Who may call the RPC."""
-    return api.atelet if of_nodes(rpc) else api.user
-
-
-def of_nodes(rpc: str) -> bool:
-    """Whether node agents call the RPC, and nobody else."""
-    return METHODS[rpc].containing_service.name in NODE_SERVICES or rpc in NODE_METHODS
+    rule = TABLE[f"/{METHODS[rpc].containing_service.full_name}/{rpc}"]
+    return api.atelet if rule.people is None else api.user
 
 
 def messages_in(descriptor: Descriptor, above: tuple[str, ...] = ()) -> Iterator[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from ate.api.callers import ELAPSED_TRAILER
+from ate.api.access.gate import ELAPSED_TRAILER
 from ate.proto import node_pb2
 from tests.system.api_peer import NODE, Api, refused, request_of
 from tests.system.api_table.lifecycle import name_of

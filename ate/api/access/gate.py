@@ -1,0 +1,110 @@
+"""Who is calling, by certificate, and whether the table lets them. The gate in front of every handler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+from ate import names
+from ate.api.access import policies
+from ate.api.access.table import OPEN, TABLE, Machine, Role, Rule
+from ate.errors import Internal, PermissionDenied
+from ate.identity import spiffe
+from ate.log import Logger
+from ate.rpc import Call, IServable
+from ate.store import Store
+
+log = Logger("ate.api")
+
+ELAPSED_TRAILER: Final = "x-server-elapsed-us"
+_MACHINE: Final = "machine"
+
+
+class Gate:
+    """An interceptor: authenticates, keeps the table, and reports the time spent.
+
+    An ateom, which sits next to untrusted code, and an actor are no callers of the table: they may call nothing here.
+    """
+
+    def __init__(self, trust_domain: str, store: Store) -> None:
+        self._store = store
+        self._user_prefix = names.user_id(trust_domain, "")
+        self._machines = {
+            names.service_account_id(trust_domain, names.SERVICE_ACCOUNTS[machine]): machine for machine in Machine
+        }
+
+    def covers(self, services: Iterable[IServable]) -> None:
+        """Internal naming the RPCs that are served without a row of the table."""
+        missing = [
+            method
+            for service in services
+            for method in service.__mapping__()
+            if method not in TABLE and not _open(method)
+        ]
+        if missing:
+            raise Internal(
+                f"nothing says who may call {', '.join(sorted(missing))}: ate/api/access/table.py has no row"
+            )
+
+    async def __call__(self, call: Call, proceed: Callable[[], Awaitable[None]]) -> None:
+        started = time.perf_counter()
+        try:
+            self._admit(call)
+            await proceed()
+        finally:
+            call.trailing_metadata[ELAPSED_TRAILER] = str(int((time.perf_counter() - started) * 1e6))
+
+    def _admit(self, call: Call) -> None:
+        caller = spiffe.caller_of(call.peer.certificate)
+        machine = call.attributes[_MACHINE] = self._machines.get(caller.spiffe_id)
+        user = caller.spiffe_id.removeprefix(self._user_prefix)
+        person = user != caller.spiffe_id and user != ""
+        if _open(call.method) and (machine or person):
+            return
+        rule = TABLE.get(call.method)
+        if rule is not None and machine in rule.machines:
+            return
+        if rule is None or not person or rule.people is None:
+            raise _denied(caller.spiffe_id, call.method, f"may not call {call.method.strip('/')}")
+        call.check_request = partial(self._authorise, call.method, rule, f"user:{user}")
+
+    async def _authorise(self, method: str, rule: Rule, member: str, request: Any) -> None:
+        """PermissionDenied unless the person's role suffices where the request wants to be."""
+        assert rule.people is not None
+        atespace = _atespace(request, rule.where)
+        if await policies.role_of(self._store, member, atespace) >= rule.people:
+            return
+        needed, where = Role(rule.people).name.lower(), f"in atespace {atespace}" if atespace else "globally"
+        raise _denied(member, method, f"is not {needed} {where}, which {method.rpartition('/')[2]} needs")
+
+
+def _atespace(request: Any, where: str) -> str:
+    """The field `where` (dotted) of a request; empty for an empty one."""
+    found = request
+    for part in filter(None, where.split(".")):
+        found = getattr(found, part)
+    return found if isinstance(found, str) else ""
+
+
+def _open(method: str) -> bool:
+    return method.startswith(OPEN)
+
+
+def _denied(who: str, method: str, why: str) -> PermissionDenied:
+    log.warning("a call was denied", caller=who, method=method, reason=why)
+    return PermissionDenied(f"{who} {why}")
+
+
+def node_of(call: Call) -> str:
+    """The node the calling agent runs on, from its certificate."""
+    caller = spiffe.caller_of(call.peer.certificate)
+    if caller.pod is None or not caller.pod.node_name:
+        raise PermissionDenied("the caller's certificate names no node")
+    return caller.pod.node_name
+
+
+def is_from(call: Call, machine: Machine) -> bool:
+    """Whether that machine calls, as the gate found."""
+    return call.attributes.get(_MACHINE) is machine
