@@ -99,7 +99,8 @@ class Minter:
     ) -> tuple[str, Timestamp]:
         actor = await self._hosted(node, ref, uid)
         lifetime = timedelta(seconds=seconds) if seconds else actors.JWT_LIFETIME
-        signed, end = actors.token(self._jwt.current(), actor, self._config.issuer, audience, lifetime, now=self._now())
+        pool = self._jwt.current().at(self._wall_clock())
+        signed, end = actors.token(pool, actor, self._config.issuer, audience, lifetime, now=self._now())
         log.info("actor token minted", actor=str(ref), actor_uid=uid, node=node, audience=list(audience))
         expires = Timestamp()
         expires.FromDatetime(end)
@@ -112,7 +113,8 @@ class Minter:
         digest = sha256(csr).digest()
         if digest in self._used:
             raise _denied("signing request used before", node, ref)
-        chain = actors.certificate(self._ca.current(), actor, csr, self._config.trust_domain, now=self._now())
+        pool = self._ca.current().at(self._wall_clock())
+        chain = actors.certificate(pool, actor, csr, self._config.trust_domain, now=self._now())
         self._used[digest] = None
         if len(self._used) > _REMEMBERED:
             self._used.popitem(last=False)

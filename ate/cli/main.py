@@ -73,6 +73,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from ate.cli import dev
 
         return dev.run(options)
+    if options.verb == "admin":
+        from ate.cli import admin
+
+        return admin.run(options)
     if options.verb == "image":
         from ate.cli import image
 
@@ -163,6 +167,10 @@ def _parser() -> argparse.ArgumentParser:
 
     apply = _client(commands, "apply", "make or change what YAML files describe")
     apply.add_argument("-f", "--filename", action="append", default=[], required=True, help="file, or - for stdin")
+
+    from ate.cli import admin
+
+    admin.add_arguments(commands.add_parser("admin", help="pools of signing keys, and their rotation"))
 
     image = commands.add_parser("image", help="images of this machine")
     image.add_argument("action", choices=("import",))

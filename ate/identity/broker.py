@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,9 +19,10 @@ import trio
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ate import names
-from ate.errors import InvalidArgument, PermissionDenied
+from ate.errors import AteError, InvalidArgument, PermissionDenied
 from ate.files import write_whole
 from ate.identity import ca, jwt_pool
+from ate.identity.pool_file import LOOK_SECONDS
 from ate.identity.spiffe import PodIdentity
 from ate.identity.tls import Credentials, make_context
 from ate.log import Logger
@@ -56,7 +58,8 @@ class BrokerConfig:
 class IdentityBroker(IdentityBrokerBase):
     """See the module; one instance a process."""
 
-    def __init__(self, config: BrokerConfig, pool: ca.CaPool) -> None:
+    def __init__(self, config: BrokerConfig, pool: Callable[[], ca.CaPool]) -> None:
+        """`pool` gives what is in force now."""
         self._config, self._pool = config, pool
 
     @unary
@@ -66,13 +69,14 @@ class IdentityBroker(IdentityBrokerBase):
         if len(request.hosts) > 16:
             raise InvalidArgument("hosts: more than 16")
         spiffe_id, pod = self._identity(request)
-        chain = self._pool.issue(key, spiffe_id, holder=pod, hosts=request.hosts)
+        pool = self._pool()
+        chain = pool.issue(key, spiffe_id, holder=pod, hosts=request.hosts)
         log.info("certificate issued", spiffe_id=spiffe_id, node=request.node_name, uid=call.peer.uid)
-        return pb.IssueCertificateResponse(certificates=chain, trust_bundle_pem=self._pool.trust_bundle_pem)
+        return pb.IssueCertificateResponse(certificates=chain, trust_bundle_pem=pool.trust_bundle_pem)
 
     @unary
     async def GetTrustBundle(self, request: pb.GetTrustBundleRequest, call: Call) -> pb.GetTrustBundleResponse:
-        return pb.GetTrustBundleResponse(trust_bundle_pem=self._pool.trust_bundle_pem)
+        return pb.GetTrustBundleResponse(trust_bundle_pem=self._pool().trust_bundle_pem)
 
     def _authorise(self, uid: int | None, subject: str) -> None:
         if uid is None:
@@ -100,22 +104,27 @@ class _BrokerTls:
     """The broker's own certificate, signed by its own pool; made anew well before it expires by the wall clock."""
 
     def __init__(
-        self, config: BrokerConfig, pool: ca.CaPool, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        config: BrokerConfig,
+        pool: Callable[[], ca.CaPool],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._config, self._pool, self._now = config, pool, now
         self._made: tuple[Credentials, ssl.SSLContext] | None = None
 
     def server_context(self) -> ssl.SSLContext:
         now = self._now()
-        if self._made is None or self._made[0].is_due(now):
+        pool = self._pool()
+        made = self._made
+        if made is None or made[0].is_due(now) or made[0].trust_bundle_pem != pool.trust_bundle_pem:
             key = ec.generate_private_key(ec.SECP256R1())
             spiffe_id = names.service_account_id(self._config.trust_domain, names.SERVICE_ACCOUNTS["identity-broker"])
-            chain = self._pool.issue(key.public_key(), spiffe_id, now=now)
-            credentials = Credentials(key, tuple(chain), self._pool.trust_bundle_pem)
+            chain = pool.issue(key.public_key(), spiffe_id, now=now)
+            credentials = Credentials(key, tuple(chain), pool.trust_bundle_pem)
             context = make_context(credentials, server=True, alpn=("h2",))
             context.verify_mode = ssl.CERT_NONE  # callers come here to get their first certificate
-            self._made = credentials, context
-        return self._made[1]
+            made = self._made = credentials, context
+        return made[1]
 
     def client_context(self) -> ssl.SSLContext:
         raise NotImplementedError("the broker calls nobody")
@@ -126,15 +135,35 @@ async def run_broker(
 ) -> None:
     """Serves until `stop` is set. Raises FailedPrecondition when the CA pool is unusable or the socket is in use."""
     config.directory.mkdir(parents=True, exist_ok=True, mode=0o755)
-    pool = ca.load_or_make(config.directory / "ca-pool.json")
+    ca.make_if_absent(config.directory / "ca-pool.json")
+    file = ca.open_pool(config.directory / "ca-pool.json")
+
+    def pool() -> ca.CaPool:
+        return file.current().at(time.time())
+
     ca.make_if_absent(config.directory / ACTOR_CA_POOL, common_name="ate actor CA")
     jwt_pool.make_if_absent(config.directory / ACTOR_JWT_POOL)
-    write_whole(config.trust_bundle, pool.trust_bundle_pem, mode=0o644)
+    write_whole(config.trust_bundle, pool().trust_bundle_pem, mode=0o644)
     mode = 0o666 if config.grants else 0o600
     listener = await open_unix_listener(config.socket, mode=mode, tls=_BrokerTls(config, pool))
     server = Server([IdentityBroker(config, pool)])
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, [listener])
+        nursery.start_soon(_keep_bundle, config.trust_bundle, pool)
         task_status.started()
         await stop.wait()
         await server.drain(1.0)
+        nursery.cancel_scope.cancel()
+
+
+async def _keep_bundle(path: Path, pool: Callable[[], ca.CaPool]) -> None:
+    """Brings the trust bundle's file in line with the pool, whose authorities come and go while this runs."""
+    while True:
+        await trio.sleep(LOOK_SECONDS)
+        try:
+            bundle = pool().trust_bundle_pem
+            if path.read_text() != bundle:
+                write_whole(path, bundle, mode=0o644)
+                log.info("the trust bundle has changed", path=str(path))
+        except (AteError, OSError) as error:
+            log.warning("the trust bundle cannot be kept", path=str(path), error=str(error))

@@ -12,19 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from ate.errors import InvalidArgument
+from ate.errors import FailedPrecondition, InvalidArgument
 from ate.files import write_whole
 from ate.identity import keys
 from ate.identity.pool_file import PoolFile
+from ate.identity.rotation import Term, in_force, term_of
 
-LEAF_LIFETIME = timedelta(hours=24)
-"""As the reference's pod certificates."""
+LEAF_LIFETIME = timedelta(hours=1)
+"""Of a role's certificate, which is renewed at two thirds of it."""
 BACKDATED = timedelta(minutes=2)
 """Tolerance for peers whose clocks run behind; the reference's figure."""
 _ROOT_LIFETIME = timedelta(days=3650)
@@ -45,6 +46,7 @@ class Authority:
     key: keys.PrivateKey
     root: x509.Certificate
     intermediates: tuple[x509.Certificate, ...] = ()
+    term: Term = Term()  # noqa: RUF009 - frozen
 
     @property
     def issuer(self) -> x509.Certificate:
@@ -57,6 +59,13 @@ class CaPool:
     """All trusted authorities, the signing one first."""
 
     authorities: tuple[Authority, ...]
+
+    def at(self, now: float) -> CaPool:
+        """The pool as it is in force at `now` (Unix seconds). FailedPrecondition when nothing of it is."""
+        found = in_force([(authority.term, authority) for authority in self.authorities], now)
+        if not found:
+            raise FailedPrecondition("no authority of the CA pool is trusted any more: make another pool")
+        return CaPool(found)
 
     @property
     def trust_bundle_pem(self) -> str:
@@ -162,18 +171,30 @@ def make_authority(
     return Authority(authority_id, key, root)
 
 
-def to_json(pool: CaPool) -> str:
-    def entry(authority: Authority) -> dict[str, object]:
-        made: dict[str, object] = {
-            "ID": authority.id,
-            "SigningKeyPKCS8": keys.to_entry(authority.key),
-            "RootCertificateDER": _encode(authority.root),
-        }
-        if authority.intermediates:
-            made["IntermediateCertificatesDER"] = [_encode(certificate) for certificate in authority.intermediates]
-        return made
+def common_name(authority: Authority) -> str:
+    """The name its root was made with, without the id."""
+    names = authority.root.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value).removesuffix(f" {authority.id}") if names else "ate CA"
 
-    return json.dumps({"CAs": [entry(a) for a in pool.authorities]}, indent=1)
+
+LIST: Final = "CAs"
+"""Where a pool file keeps its entries."""
+
+
+def to_json(pool: CaPool) -> str:
+    return json.dumps({LIST: [to_entry(authority) for authority in pool.authorities]}, indent=1)
+
+
+def to_entry(authority: Authority) -> dict[str, object]:
+    """An authority as a pool file keeps it, its term aside."""
+    made: dict[str, object] = {
+        "ID": authority.id,
+        "SigningKeyPKCS8": keys.to_entry(authority.key),
+        "RootCertificateDER": _encode(authority.root),
+    }
+    if authority.intermediates:
+        made["IntermediateCertificatesDER"] = [_encode(certificate) for certificate in authority.intermediates]
+    return made
 
 
 def _encode(certificate: x509.Certificate) -> str:
@@ -183,7 +204,7 @@ def _encode(certificate: x509.Certificate) -> str:
 def parse(text: str) -> CaPool:
     """Reads a pool file's text; ValueError, KeyError or TypeError when it is unusable."""
     authorities = []
-    for entry in json.loads(text)["CAs"]:
+    for entry in json.loads(text)[LIST]:
         key = keys.from_entry(entry)
         if entry.get("RootCertificateDER"):
             root = x509.load_der_x509_certificate(base64.b64decode(entry["RootCertificateDER"]))
@@ -193,7 +214,7 @@ def parse(text: str) -> CaPool:
             x509.load_der_x509_certificate(base64.b64decode(der))
             for der in entry.get("IntermediateCertificatesDER") or ()
         )
-        authority = Authority(str(entry["ID"]), key, root, between)
+        authority = Authority(str(entry["ID"]), key, root, between, term_of(entry))
         if authority.issuer.public_key() != key.public_key():
             raise ValueError(f"the key of authority {authority.id!r} is not that of its certificate")
         authorities.append(authority)

@@ -31,8 +31,9 @@ _TELL_AFTER = 2.0
 """Seconds of waiting for a broker, as at every start of all roles at once, that nobody needs to read about."""
 _SHORT = 5.0
 """Up to this patience the error at the end says it soon enough."""
-_LOOK = 10.0
-"""Seconds between looks at the clock: how long a machine that slept past its certificate's end may go on with it."""
+_LOOK = 2.0
+"""Seconds between looks at the clock and at who is trusted: how long a machine that slept past its certificate's end
+may go on with it, and what a new authority has to wait at least before it signs."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ async def _keep_fresh(identity: Identity, request: Request) -> None:
     """Looks often instead of sleeping until it is due: our sleep stands still with the machine, and clocks are set."""
     while True:
         pause = _LOOK
+        _take_roots(identity, request)
         if identity.credentials.is_due(datetime.now(UTC)):
             try:
                 identity.renew(await obtain(request, patience=5))
@@ -134,3 +136,15 @@ async def _keep_fresh(identity: Identity, request: Request) -> None:
                 log.warning("certificate not renewed, trying again", subject=request.subject, error=str(error))
                 pause = 5
         await trio.sleep(pause)
+
+
+def _take_roots(identity: Identity, request: Request) -> None:
+    """Trusts whom the broker trusts now: a new authority has to be known before it signs."""
+    try:
+        bundle = (request.directory / "trust-bundle.pem").read_text()
+    except OSError:
+        return  # the certificate's renewal says what is wrong
+    held = identity.credentials
+    if bundle and bundle != held.trust_bundle_pem:
+        identity.renew(Credentials(held.key, held.chain, bundle))
+        log.info("trusted authorities have changed", subject=request.subject)

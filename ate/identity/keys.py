@@ -26,6 +26,15 @@ def make(kind: str) -> PrivateKey:
     return rsa.generate_private_key(public_exponent=65537, key_size=int(kind.removeprefix("RSA")))
 
 
+def type_of(key: PrivateKey) -> str:
+    """The one of `TYPES` that makes a key like this one; of a curve or size that is none, the next best."""
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        return "ED25519"
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        return "ECDSAP256"
+    return "RSA2048" if key.key_size < 3072 else "RSA3072" if key.key_size < 4096 else "RSA4096"
+
+
 def usable(key: object) -> bool:
     """Whether a public or private key is of a kind and strength that may stand behind an identity."""
     if isinstance(key, rsa.RSAPublicKey | rsa.RSAPrivateKey):

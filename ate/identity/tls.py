@@ -33,11 +33,15 @@ class Credentials:
     def is_due(self, now: datetime) -> bool:
         """Whether to renew at `now`, by the wall clock, which is what peers check by and what goes on in a sleep.
 
-        That is after `RENEW_AT` of its life, and also before it has begun: the clock was set back since it was issued.
+        That is after `RENEW_AT` of its life, and also before it has begun: the clock was set back since it was issued;
+        and once another authority signs, which stands first among the trusted ones: its own may be on its way out.
         """
         leaf = x509.load_der_x509_certificate(self.chain[0])
         begin, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
-        return not begin <= now < begin + (end - begin) * RENEW_AT
+        if not begin <= now < begin + (end - begin) * RENEW_AT:
+            return True
+        signing = x509.load_pem_x509_certificates(self.trust_bundle_pem.encode())[0]
+        return x509.load_der_x509_certificate(self.chain[-1]).issuer != signing.subject
 
     def bundle_pem(self) -> bytes:
         """Key and chain in one PEM, as the reference's credential-bundle.pem."""

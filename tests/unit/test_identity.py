@@ -116,8 +116,16 @@ async def test_a_renewed_identity_is_used_by_the_next_connection() -> None:
 def test_a_certificate_is_due_late_in_its_life_and_when_the_clock_was_set_to_before_it() -> None:
     made = datetime.now(UTC)
     it = credentials(pool(), ROUTER, now=made)
-    for hours, due in ((0, False), (15, False), (17, True), (24, True), (9000, True), (-0.02, False), (-1, True)):
-        assert it.is_due(made + timedelta(hours=hours)) is due, hours
+    for share, due in ((0, False), (0.6, False), (0.7, True), (1, True), (9000, True), (-0.02, False), (-1, True)):
+        assert it.is_due(made + share * ca.LEAF_LIFETIME) is due, share
+
+
+def test_a_certificate_is_due_once_another_authority_signs_and_not_when_one_is_only_trusted_as_well() -> None:
+    old, new = ca.make_authority("1"), ca.make_authority("2")
+    it = credentials(ca.CaPool((old,)), ROUTER)
+    for order, due in (((old, new), False), ((new, old), True)):
+        bundle = ca.CaPool(order).trust_bundle_pem
+        assert Credentials(it.key, it.chain, bundle).is_due(datetime.now(UTC)) is due
 
 
 @pytest.mark.parametrize("hours", [-25, 48], ids=["slept too long", "clock set back"])
@@ -125,15 +133,17 @@ async def test_the_broker_never_presents_a_certificate_of_another_time(tmp_path:
     """`hours` from now it made one; its own clock, the monotonic one, has not moved since."""
     now = datetime.now(UTC) + timedelta(hours=hours)
     authorities = pool()
-    broker = _BrokerTls(BrokerConfig(tmp_path), authorities, lambda: now)
+    broker = _BrokerTls(BrokerConfig(tmp_path), lambda: authorities, lambda: now)
     caller = _TrustOnly(authorities.trust_bundle_pem)
     unusable = broker.server_context()
     assert broker.server_context() is unusable
     now = datetime.now(UTC)
     await handshake(broker, caller)
     usable = broker.server_context()
-    now += timedelta(hours=10)
+    now += timedelta(minutes=30)
     assert broker.server_context() is usable
+    authorities = ca.CaPool((ca.make_authority("2"), *authorities.authorities))
+    assert broker.server_context() is not usable, "another authority signs"
 
 
 @pytest.mark.parametrize("hours", [-25, 48], ids=["slept too long", "clock set back"])
