@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import trio
 
 from ate import objects
 from ate.api import atespaces
+from ate.api.access.audit import AuditLog
 from ate.api.access.gate import Gate
 from ate.api.context import Context
 from ate.api.control import Control
@@ -44,6 +46,8 @@ class ApiConfig:
     listen_port: int = 7443
     trust_domain: str = "cluster.local"
     minting: MintingConfig = MintingConfig()  # noqa: RUF009 - frozen
+    audit: Path | None = None
+    """Folder of the audit log; None: there is none."""
     debug: bool = False
     drain_timeout: float = 15.0
 
@@ -59,6 +63,7 @@ async def run_api(
     """Serves until `stop` is set, then drains; `task_status` gets the port once it serves."""
     config.store.parent.mkdir(parents=True, exist_ok=True)
     async with (
+        AsyncExitStack() as stack,
         open_sqlite(config.store, now=wall_clock) as store,
         open_nodes(store, identity, config.trust_domain) as nodes,
         trio.open_nursery() as nursery,
@@ -73,7 +78,11 @@ async def run_api(
         nursery.start_soon(Golden(ctx, nursery).run)
         nursery.start_soon(Recovery(ctx).run)
         nursery.start_soon(Timers(ctx).run)
-        gate, minter = Gate(config.trust_domain, store), Minter(config.minting, store, wall_clock)
+        audit = stack.enter_context(closing(AuditLog(config.audit, now=wall_clock))) if config.audit else None
+        if audit is not None:
+            nursery.start_soon(_sync, audit)
+        gate = Gate(config.trust_domain, store, audit)
+        minter = Minter(config.minting, store, wall_clock)
         services: list[IServable] = [
             Control(ctx, minter),
             Provider(ctx),
@@ -96,3 +105,10 @@ async def run_api(
             await stop.wait()
         await server.drain(config.drain_timeout)
         nursery.cancel_scope.cancel()
+
+
+async def _sync(audit: AuditLog) -> None:
+    """Power loss costs the audit log a second at most."""
+    while True:
+        await trio.sleep(1)
+        await trio.to_thread.run_sync(audit.sync)

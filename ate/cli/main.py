@@ -73,6 +73,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from ate.cli import dev
 
         return dev.run(options)
+    if options.verb == "audit":
+        from ate.cli import audit
+
+        return audit.run(options)
     if options.verb == "admin":
         from ate.cli import admin
 
@@ -168,8 +172,9 @@ def _parser() -> argparse.ArgumentParser:
     apply = _client(commands, "apply", "make or change what YAML files describe")
     apply.add_argument("-f", "--filename", action="append", default=[], required=True, help="file, or - for stdin")
 
-    from ate.cli import admin
+    from ate.cli import admin, audit
 
+    audit.add_arguments(commands.add_parser("audit", help="who asked for what: read the log, verify its chain"))
     admin.add_arguments(commands.add_parser("admin", help="pools of signing keys, and their rotation"))
 
     image = commands.add_parser("image", help="images of this machine")

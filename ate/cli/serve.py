@@ -210,7 +210,8 @@ async def _api(
         options.actor_trust_domain,
     )
     store = root / "api" / "store.db"
-    config = ApiConfig(store, host, port, options.trust_domain, minting, options.debug_service)
+    audit = root / "audit"
+    config = ApiConfig(store, host, port, options.trust_domain, minting, audit, options.debug_service)
     await _with_identity(
         "api", options, root, node, lambda identity: run_api(config, identity, stop, task_status=task_status)
     )

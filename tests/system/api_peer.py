@@ -307,7 +307,13 @@ def open_api(folder: Path, *, debug: bool = False) -> Iterator[Api]:
     ca.make_if_absent(minting.ca_pool)
     jwt_pool.make_if_absent(minting.jwt_pool)
     config = ApiConfig(
-        folder / "store.db", listen_port=0, trust_domain=DOMAIN, minting=minting, debug=debug, drain_timeout=2
+        folder / "store.db",
+        listen_port=0,
+        trust_domain=DOMAIN,
+        minting=minting,
+        audit=folder / "audit",
+        debug=debug,
+        drain_timeout=2,
     )
     with ExitStack() as stack:
         port, node_port = stack.enter_context(_running(config, identity_of(pool, account("api")), node, agent))

@@ -9,12 +9,14 @@ from typing import Any, Final
 
 from ate import names
 from ate.api.access import policies
-from ate.api.access.table import OPEN, TABLE, Machine, Role, Rule
+from ate.api.access.audit import AuditLog
+from ate.api.access.table import OPEN, QUIET, TABLE, Machine, Role, Rule
 from ate.errors import Internal, PermissionDenied
 from ate.identity import spiffe
 from ate.log import Logger
 from ate.rpc import Call, IServable
 from ate.store import Store
+from ate.telemetry import trace
 
 log = Logger("ate.api")
 
@@ -28,8 +30,8 @@ class Gate:
     An ateom, which sits next to untrusted code, and an actor are no callers of the table: they may call nothing here.
     """
 
-    def __init__(self, trust_domain: str, store: Store) -> None:
-        self._store = store
+    def __init__(self, trust_domain: str, store: Store, audit: AuditLog | None = None) -> None:
+        self._store, self._audit = store, audit
         self._user_prefix = names.user_id(trust_domain, "")
         self._machines = {
             names.service_account_id(trust_domain, names.SERVICE_ACCOUNTS[machine]): machine for machine in Machine
@@ -64,20 +66,55 @@ class Gate:
         if _open(call.method) and (machine or person):
             return
         rule = TABLE.get(call.method)
-        if rule is not None and machine in rule.machines:
-            return
-        if rule is None or not person or rule.people is None:
-            raise _denied(caller.spiffe_id, call.method, f"may not call {call.method.strip('/')}")
-        call.check_request = partial(self._authorise, call.method, rule, f"user:{user}")
+        who = f"user:{user}" if person else caller.spiffe_id
+        if rule is None or not (machine in rule.machines or (person and rule.people is not None)):
+            raise self._denied(who, call.method, "", f"may not call {call.method.strip('/')}")
+        call.check_request = partial(self._look, call.method, rule, who, person)
 
-    async def _authorise(self, method: str, rule: Rule, member: str, request: Any) -> None:
-        """PermissionDenied unless the person's role suffices where the request wants to be."""
-        assert rule.people is not None
-        atespace = _atespace(request, rule.where)
-        if await policies.role_of(self._store, member, atespace) >= rule.people:
-            return
-        needed, where = Role(rule.people).name.lower(), f"in atespace {atespace}" if atespace else "globally"
-        raise _denied(member, method, f"is not {needed} {where}, which {method.rpartition('/')[2]} needs")
+    async def _look(self, method: str, rule: Rule, who: str, person: bool, request: Any) -> None:
+        """PermissionDenied unless a person's role suffices where the request wants to be."""
+        rpc = method.rpartition("/")[2]
+        if person:
+            assert rule.people is not None
+            atespace = _atespace(request, rule.where)
+            if await policies.role_of(self._store, who, atespace) < rule.people:
+                where = f"in atespace {atespace}" if atespace else "globally"
+                needed = Role(rule.people).name.lower()
+                raise self._denied(who, method, object_of(request), f"is not {needed} {where}, which {rpc} needs")
+        if self._audit is not None and not rpc.startswith(QUIET):
+            self._audit.write(caller=who, method=method, object=object_of(request), allowed=True, **_traced())
+
+    def _denied(self, who: str, method: str, what: str, why: str) -> PermissionDenied:
+        log.warning("a call was denied", caller=who, method=method, reason=why)
+        if self._audit is not None:
+            self._audit.write(caller=who, method=method, object=what, allowed=False, reason=why, **_traced())
+        return PermissionDenied(f"{who} {why}")
+
+
+def _traced() -> dict[str, str]:
+    here = trace.current()
+    return {"trace": here.trace_id} if here is not None else {}
+
+
+def object_of(request: Any) -> str:
+    """What a request is about: `actor demo/a`, `worker w`; empty where it names nothing."""
+    flat = getattr(request, "actor_name", "")
+    if flat:
+        return f"actor {request.atespace}/{flat}"
+    for name in _OBJECTS:
+        value = getattr(request, name, None)
+        if isinstance(value, str) and value:
+            return f"{name} {value}"
+        if value is None or isinstance(value, str):
+            continue
+        named = getattr(value, "metadata", value)
+        if named.name:
+            return f"{name} {named.atespace}/{named.name}" if named.atespace else f"{name} {named.name}"
+    return ""
+
+
+_OBJECTS: Final = ("actor", "actor_template", "tag", "atespace", "worker", "worker_pool", "sandbox_config", "node_name")
+"""Fields of requests that name what they are about, the more telling first."""
 
 
 def _atespace(request: Any, where: str) -> str:
@@ -90,11 +127,6 @@ def _atespace(request: Any, where: str) -> str:
 
 def _open(method: str) -> bool:
     return method.startswith(OPEN)
-
-
-def _denied(who: str, method: str, why: str) -> PermissionDenied:
-    log.warning("a call was denied", caller=who, method=method, reason=why)
-    return PermissionDenied(f"{who} {why}")
 
 
 def node_of(call: Call) -> str:

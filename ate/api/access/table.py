@@ -127,5 +127,8 @@ TABLE: Final = {
     "/ateapi.Debug/DebugClear": _row(_O),
 }
 
+QUIET: Final = ("Get", "List", "Watch", "Read", "Register", "Report", "SetWorkerCapacity")
+"""Beginnings of the names of RPCs that change nothing people did: they are in the audit log only when denied."""
+
 OPEN: Final = ("/grpc.health.", "/grpc.reflection.")
 """Services that every caller with one of our certificates may use: they tell nothing of anybody's resources."""
