@@ -6,6 +6,7 @@ actor that is there with that uid and does not run is FAILED_PRECONDITION (contr
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from ate.identity import actors, ca, jwt_pool
 from ate.log import Logger
 from ate.names import Ref
 from ate.proto import ateapi_pb2 as pb
+from ate.proto import node_pb2
 from ate.store import Key, Store, Tx
 
 log = Logger("ate.api")
@@ -120,6 +122,16 @@ class Minter:
             self._used.popitem(last=False)
         log.info("actor certificate minted", actor=str(ref), actor_uid=uid, node=node, purpose=purpose)
         return chain
+
+    def trust(self) -> node_pb2.GetActorTrustResponse:
+        """What those need who verify what is minted here."""
+        now = self._wall_clock()
+        return node_pb2.GetActorTrustResponse(
+            trust_domain=self._config.trust_domain,
+            trust_bundle_pem=self._ca.current().at(now).trust_bundle_pem,
+            issuer=self._config.issuer,
+            jwks=json.dumps(self._jwt.current().at(now).jwks()),
+        )
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._wall_clock(), UTC)

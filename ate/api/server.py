@@ -22,7 +22,16 @@ from ate.api.golden import Golden
 from ate.api.minting import Minter, MintingConfig
 from ate.api.nodes import open_nodes
 from ate.api.recovery import Recovery
-from ate.api.services import ActorCrashes, ActorIdentity, ActorLogs, Debug, NodeRegistry, Provider, WorkerService
+from ate.api.services import (
+    ActorCrashes,
+    ActorIdentity,
+    ActorLogs,
+    ActorTrust,
+    Debug,
+    NodeRegistry,
+    Provider,
+    WorkerService,
+)
 from ate.api.timers import Timers
 from ate.api.worker_cache import WorkerCache
 from ate.api.workflows import measures
@@ -88,6 +97,7 @@ async def run_api(
             Provider(ctx),
             WorkerService(ctx, minter),
             ActorIdentity(minter),
+            ActorTrust(minter),
             NodeRegistry(ctx),
             ActorCrashes(ctx),
             ActorLogs(ctx),

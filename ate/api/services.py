@@ -21,7 +21,7 @@ from ate.identity.actors import ATUNNEL
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import node_pb2
 from ate.proto.ateapi_grpc import ActorIdentityBase, DebugBase, ProviderBase, WorkerServiceBase
-from ate.proto.node_grpc import ActorCrashesBase, ActorLogsBase, NodeRegistryBase
+from ate.proto.node_grpc import ActorCrashesBase, ActorLogsBase, ActorTrustBase, NodeRegistryBase
 from ate.rpc import Call, server_streaming
 from ate.store import Key
 
@@ -126,6 +126,17 @@ class ActorIdentity(ActorIdentityBase):
     @checked
     async def MintCert(self, request: pb.MintCertRequest, call: Call) -> pb.MintCertResponse:
         return pb.MintCertResponse(actor_certificates=await self._minter.certificate(request, node_of(call)))
+
+
+class ActorTrust(ActorTrustBase):
+    """What those trust who verify actors' credentials."""
+
+    def __init__(self, minter: Minter) -> None:
+        self._minter = minter
+
+    @checked
+    async def GetActorTrust(self, request: node_pb2.GetActorTrustRequest, call: Call) -> node_pb2.GetActorTrustResponse:
+        return self._minter.trust()
 
 
 class NodeRegistry(NodeRegistryBase):

@@ -352,6 +352,7 @@ async def _ateom(options: argparse.Namespace, root: Path, node: str, tunnel: soc
     from ate.node.idle import suspend_when_idle
     from ate.node.support import report_capacity, report_crash, support_channel, suspend_before_the_end
     from ate.node.worker import Worker
+    from ate.proto.node_grpc import ActorCredentialsStub
 
     async def crashed(actor_uid: str, reason: str) -> None:
         await report_crash(agent, actor_uid, reason)
@@ -385,6 +386,7 @@ async def _ateom(options: argparse.Namespace, root: Path, node: str, tunnel: soc
             platform=options.platform,
             stopping=stopping,
             on_crash=crashed,
+            credentials=ActorCredentialsStub(agent),
         )
 
         async def serve(*, task_status: trio.TaskStatus[Worker]) -> None:

@@ -21,9 +21,9 @@ from ate.node.images import ImageStore
 from ate.node.local_state import LocalState
 from ate.node.registration import Registration, adopt
 from ate.node.snapshots import SnapshotStore
-from ate.node.support import Crashes, Support, open_support
-from ate.proto.ateapi_grpc import WorkerServiceStub
-from ate.proto.node_grpc import ActorCrashesStub, NodeRegistryStub
+from ate.node.support import Crashes, Credentials, Support, open_support
+from ate.proto.ateapi_grpc import ControlStub, WorkerServiceStub
+from ate.proto.node_grpc import ActorCrashesStub, ActorTrustStub, NodeRegistryStub
 from ate.rpc import Call, Channel, Peer, Server, open_tcp_listener
 from ate.store import open_sqlite
 
@@ -91,9 +91,13 @@ async def run_atelet(
         server = Server([herder, ActorLogs(config.root)], interceptors=[_Gate(config.trust_domain)])
         listener = await open_tcp_listener(config.listen_host, config.listen_port, tls=identity)
         await nursery.start(server.serve, [listener])
-        support = Support(WorkerServiceStub(api_channel), config.node_name, config.trust_domain)
+        support = Support(WorkerServiceStub(api_channel), state, config.node_name, config.trust_domain)
         support_server, support_listener = await open_support(
-            config.root, identity, support, Crashes(support, ActorCrashesStub(api_channel))
+            config.root,
+            identity,
+            support,
+            Crashes(support, ActorCrashesStub(api_channel)),
+            Credentials(support, ControlStub(api_channel), ActorTrustStub(api_channel)),
         )
         await nursery.start(support_server.serve, [support_listener])
         registration = Registration(

@@ -21,6 +21,8 @@ from ate import log
 from ate.errors import NOT_STARTED, AteError, FailedPrecondition, InvalidArgument, Unavailable, with_reason
 from ate.identity.spiffe import demand
 from ate.names import OPERATION_ID_METADATA
+from ate.node.metadata import Metadata
+from ate.node.metadata import listen as metadata_listener
 from ate.node.network import interfaces as kernel
 from ate.node.network import open_network_pool
 from ate.node.operations import Operations
@@ -34,6 +36,7 @@ from ate.node.tunnel import Admission, ContextProvider, Tunnel
 from ate.node.worker import Active, Worker
 from ate.proto import ateom_pb2 as pb
 from ate.proto.ateom_grpc import AteomBase
+from ate.proto.node_grpc import ActorCredentialsStub
 from ate.rpc import Call, Server, open_unix_listener, unary
 
 _log = log.Logger(__name__)
@@ -70,6 +73,8 @@ class AteomConfig:
     eviction_grace: float = 1800.0
     stopping: trio.Event | None = None
     on_crash: Callable[[str, str], Awaitable[None]] | None = None
+    credentials: ActorCredentialsStub | None = None
+    """Who mints credentials for the actor; None: there is no metadata endpoint."""
 
     @property
     def socket_path(self) -> Path:
@@ -111,6 +116,9 @@ async def run_ateom(config: AteomConfig, *, task_status: trio.TaskStatus[Worker]
             service = AteomService(worker, Operations(nursery), config)
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(config.tunnel_socket))
             nursery.start_soon(tunnel.serve, listener)
+            if config.credentials is not None:
+                metadata = Metadata(lambda: worker.active, config.credentials)
+                nursery.start_soon(metadata.serve, metadata_listener())
             rpc = await open_unix_listener(config.socket_path, mode=0o600)
             server = Server([service])
             await nursery.start(server.serve, [rpc])

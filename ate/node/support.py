@@ -16,13 +16,14 @@ from ate.errors import AteError, NotFound, PermissionDenied
 from ate.identity import spiffe
 from ate.identity.tls import Identity
 from ate.log import Logger
+from ate.node.local_state import RUNNING, STARTING, LocalState
 from ate.node.worker import Worker
 from ate.proto import ateapi_pb2 as api
 from ate.proto import atelet_pb2 as pb
 from ate.proto import node_pb2
-from ate.proto.ateapi_grpc import WorkerServiceStub
+from ate.proto.ateapi_grpc import ControlStub, WorkerServiceStub
 from ate.proto.atelet_grpc import AteomSupportBase, AteomSupportStub
-from ate.proto.node_grpc import ActorCrashesBase, ActorCrashesStub
+from ate.proto.node_grpc import ActorCrashesBase, ActorCrashesStub, ActorCredentialsBase, ActorTrustStub
 from ate.rpc import Call, Channel, IServable, Peer, RpcListener, Server, open_unix_listener, unary
 
 log = Logger("ate.node")
@@ -35,8 +36,8 @@ _RETRY_FIRST, _RETRY_MOST = 0.25, 5.0
 class Support(AteomSupportBase):
     """The agent's side."""
 
-    def __init__(self, workers: WorkerServiceStub, node_name: str, trust_domain: str) -> None:
-        self._workers, self._node_name = workers, node_name
+    def __init__(self, workers: WorkerServiceStub, state: LocalState, node_name: str, trust_domain: str) -> None:
+        self._workers, self._state, self._node_name = workers, state, node_name
         self._ateom = names.service_account_id(trust_domain, names.SERVICE_ACCOUNTS["ateom"])
 
     @unary
@@ -67,6 +68,7 @@ class Support(AteomSupportBase):
     async def MintActorCertificate(
         self, request: pb.MintActorCertificateRequest, call: Call
     ) -> pb.MintActorCertificateResponse:
+        await self.holder_of(call, request.actor_uid)
         answer = await self._workers.MintAteomActorCertificate(
             api.MintAteomActorCertificateRequest(
                 actor=api.ObjectRef(atespace=request.actor_atespace, name=request.actor_name),
@@ -85,6 +87,55 @@ class Support(AteomSupportBase):
         if caller.pod.node_name != self._node_name:
             raise PermissionDenied(f"worker {caller.pod.pod_uid} is of node {caller.pod.node_name}")
         return caller.pod.pod_uid
+
+    async def holder_of(self, call: Call, actor_uid: str) -> None:
+        """PermissionDenied unless the calling worker runs the actor, as far as this node's agent knows."""
+        worker = self.worker_of(call)
+        known = await self._state.get(actor_uid)
+        if known is None or known.worker_uid != worker or known.phase not in (STARTING, RUNNING):
+            log.warning("a worker asked for what is not its own", worker=worker, actor_uid=actor_uid)
+            raise PermissionDenied("permission denied")
+
+
+class Credentials(ActorCredentialsBase):
+    """Tokens and certificates that actors ask their worker for, passed on for those it runs."""
+
+    def __init__(self, support: Support, control: ControlStub, trust: ActorTrustStub) -> None:
+        self._support, self._control, self._trust = support, control, trust
+
+    @unary
+    async def MintActorToken(
+        self, request: node_pb2.MintActorTokenRequest, call: Call
+    ) -> node_pb2.MintActorTokenResponse:
+        await self._support.holder_of(call, request.actor_uid)
+        answer = await self._control.MintActorJWT(
+            api.MintActorJWTRequest(
+                audience=request.audience,
+                actor=api.ObjectRef(atespace=request.atespace, name=request.actor_name),
+                actor_uid=request.actor_uid,
+                expiration_seconds=request.expiration_seconds,
+            ),
+            timeout=30,
+        )
+        return node_pb2.MintActorTokenResponse(token=answer.actor_jwt, expires_at_unix=answer.expires_at.seconds)
+
+    @unary
+    async def MintActorOwnCertificate(
+        self, request: node_pb2.MintActorOwnCertificateRequest, call: Call
+    ) -> node_pb2.MintActorOwnCertificateResponse:
+        await self._support.holder_of(call, request.actor_uid)
+        answer = await self._control.MintActorCertificate(
+            api.MintActorCertificateRequest(
+                actor=api.ObjectRef(atespace=request.atespace, name=request.actor_name),
+                actor_uid=request.actor_uid,
+                certificate_signing_request=request.certificate_signing_request,
+            ),
+            timeout=30,
+        )
+        trust = await self._trust.GetActorTrust(node_pb2.GetActorTrustRequest(), timeout=30)
+        return node_pb2.MintActorOwnCertificateResponse(
+            certificates=answer.actor_certificates, trust_bundle_pem=trust.trust_bundle_pem
+        )
 
 
 class Crashes(ActorCrashesBase):

@@ -40,6 +40,78 @@ class NodeRegistryStub:
         )
 
 
+class ActorCredentialsBase(abc.ABC):
+
+    @abc.abstractmethod
+    async def MintActorToken(self, stream: 'grpclib.server.Stream[node_pb2.MintActorTokenRequest, node_pb2.MintActorTokenResponse]') -> None:
+        pass
+
+    @abc.abstractmethod
+    async def MintActorOwnCertificate(self, stream: 'grpclib.server.Stream[node_pb2.MintActorOwnCertificateRequest, node_pb2.MintActorOwnCertificateResponse]') -> None:
+        pass
+
+    def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
+        return {
+            '/ate.node.v1.ActorCredentials/MintActorToken': grpclib.const.Handler(
+                self.MintActorToken,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                node_pb2.MintActorTokenRequest,
+                node_pb2.MintActorTokenResponse,
+            ),
+            '/ate.node.v1.ActorCredentials/MintActorOwnCertificate': grpclib.const.Handler(
+                self.MintActorOwnCertificate,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                node_pb2.MintActorOwnCertificateRequest,
+                node_pb2.MintActorOwnCertificateResponse,
+            ),
+        }
+
+
+class ActorCredentialsStub:
+
+    def __init__(self, channel: typing.Any) -> None:
+        self.MintActorToken = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/ate.node.v1.ActorCredentials/MintActorToken',
+            node_pb2.MintActorTokenRequest,
+            node_pb2.MintActorTokenResponse,
+        )
+        self.MintActorOwnCertificate = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/ate.node.v1.ActorCredentials/MintActorOwnCertificate',
+            node_pb2.MintActorOwnCertificateRequest,
+            node_pb2.MintActorOwnCertificateResponse,
+        )
+
+
+class ActorTrustBase(abc.ABC):
+
+    @abc.abstractmethod
+    async def GetActorTrust(self, stream: 'grpclib.server.Stream[node_pb2.GetActorTrustRequest, node_pb2.GetActorTrustResponse]') -> None:
+        pass
+
+    def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
+        return {
+            '/ate.node.v1.ActorTrust/GetActorTrust': grpclib.const.Handler(
+                self.GetActorTrust,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                node_pb2.GetActorTrustRequest,
+                node_pb2.GetActorTrustResponse,
+            ),
+        }
+
+
+class ActorTrustStub:
+
+    def __init__(self, channel: typing.Any) -> None:
+        self.GetActorTrust = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/ate.node.v1.ActorTrust/GetActorTrust',
+            node_pb2.GetActorTrustRequest,
+            node_pb2.GetActorTrustResponse,
+        )
+
+
 class ActorCrashesBase(abc.ABC):
 
     @abc.abstractmethod

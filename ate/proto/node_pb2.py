@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\nnode.proto\x12\x0b\x61te.node.v1\"\x8c\x01\n\x13RegisterNodeRequest\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12*\n\x06\x61\x63tors\x18\x04 \x03(\x0b\x32\x1a.ate.node.v1.LocalActorRef\x12\x14\n\x0c\x63pu_features\x18\x05 \x03(\t\"<\n\rLocalActorRef\x12\x10\n\x08\x61tespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\"j\n\x14RegisterNodeResponse\x12\x19\n\x11heartbeat_seconds\x18\x01 \x01(\x05\x12\x1a\n\x12\x64\x65leted_actor_uids\x18\x02 \x03(\t\x12\x1b\n\x13\x64\x65parted_actor_uids\x18\x03 \x03(\t\"<\n\x17ReportActorCrashRequest\x12\x11\n\tactor_uid\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1a\n\x18ReportActorCrashResponse\"q\n\x04Node\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x1b\n\x13last_seen_unix_nano\x18\x04 \x01(\x03\x12\x17\n\x0f\x63pu_features_id\x18\x05 \x01(\t\"+\n\x0b\x43puFeatures\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x03(\t\"r\n\x14ReadActorLogsRequest\x12\x10\n\x08\x61tespace\x18\x01 \x01(\t\x12\x12\n\nactor_name\x18\x02 \x01(\t\x12\x11\n\tactor_uid\x18\x03 \x01(\t\x12\x11\n\tcontainer\x18\x04 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\"8\n\x15ReadActorLogsResponse\x12\x11\n\tcontainer\x18\x01 \x01(\t\x12\x0c\n\x04line\x18\x02 \x01(\t\"\xc5\x03\n\nLocalActor\x12\x11\n\tactor_uid\x18\x01 \x01(\t\x12\x10\n\x08\x61tespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\nworker_uid\x18\x04 \x01(\t\x12\x14\n\x0coperation_id\x18\x05 \x01(\t\x12,\n\x05phase\x18\x06 \x01(\x0e\x32\x1d.ate.node.v1.LocalActor.Phase\x12\x16\n\x0esnapshot_files\x18\x07 \x03(\t\x12\x1b\n\x13\x64\x61ta_snapshot_files\x18\x08 \x03(\t\x12\x14\n\x0cruntime_json\x18\t \x01(\t\x12\x19\n\x11template_atespace\x18\n \x01(\t\x12\x15\n\rtemplate_name\x18\x0b \x01(\t\x12\x0e\n\x06images\x18\x0c \x03(\t\x12\r\n\x05\x66\x65nce\x18\r \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x0e \x01(\t\"\x7f\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_STARTING\x10\x01\x12\x11\n\rPHASE_RUNNING\x10\x02\x12\x16\n\x12PHASE_CHECKPOINTED\x10\x03\x12\x0e\n\nPHASE_IDLE\x10\x04\x12\x10\n\x0cPHASE_SAVING\x10\x05\x32\x63\n\x0cNodeRegistry\x12S\n\x0cRegisterNode\x12 .ate.node.v1.RegisterNodeRequest\x1a!.ate.node.v1.RegisterNodeResponse2o\n\x0c\x41\x63torCrashes\x12_\n\x10ReportActorCrash\x12$.ate.node.v1.ReportActorCrashRequest\x1a%.ate.node.v1.ReportActorCrashResponse2e\n\tActorLogs\x12X\n\rReadActorLogs\x12!.ate.node.v1.ReadActorLogsRequest\x1a\".ate.node.v1.ReadActorLogsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\nnode.proto\x12\x0b\x61te.node.v1\"\x8c\x01\n\x13RegisterNodeRequest\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12*\n\x06\x61\x63tors\x18\x04 \x03(\x0b\x32\x1a.ate.node.v1.LocalActorRef\x12\x14\n\x0c\x63pu_features\x18\x05 \x03(\t\"<\n\rLocalActorRef\x12\x10\n\x08\x61tespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\"j\n\x14RegisterNodeResponse\x12\x19\n\x11heartbeat_seconds\x18\x01 \x01(\x05\x12\x1a\n\x12\x64\x65leted_actor_uids\x18\x02 \x03(\t\x12\x1b\n\x13\x64\x65parted_actor_uids\x18\x03 \x03(\t\"~\n\x15MintActorTokenRequest\x12\x10\n\x08\x61tespace\x18\x01 \x01(\t\x12\x12\n\nactor_name\x18\x02 \x01(\t\x12\x11\n\tactor_uid\x18\x03 \x01(\t\x12\x10\n\x08\x61udience\x18\x04 \x03(\t\x12\x1a\n\x12\x65xpiration_seconds\x18\x05 \x01(\x03\"@\n\x16MintActorTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x17\n\x0f\x65xpires_at_unix\x18\x02 \x01(\x03\"~\n\x1eMintActorOwnCertificateRequest\x12\x10\n\x08\x61tespace\x18\x01 \x01(\t\x12\x12\n\nactor_name\x18\x02 \x01(\t\x12\x11\n\tactor_uid\x18\x03 \x01(\t\x12#\n\x1b\x63\x65rtificate_signing_request\x18\x04 \x01(\x0c\"Q\n\x1fMintActorOwnCertificateResponse\x12\x14\n\x0c\x63\x65rtificates\x18\x01 \x03(\x0c\x12\x18\n\x10trust_bundle_pem\x18\x02 \x01(\t\"\x16\n\x14GetActorTrustRequest\"e\n\x15GetActorTrustResponse\x12\x14\n\x0ctrust_domain\x18\x01 \x01(\t\x12\x18\n\x10trust_bundle_pem\x18\x02 \x01(\t\x12\x0e\n\x06issuer\x18\x03 \x01(\t\x12\x0c\n\x04jwks\x18\x04 \x01(\t\"<\n\x17ReportActorCrashRequest\x12\x11\n\tactor_uid\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1a\n\x18ReportActorCrashResponse\"q\n\x04Node\x12\x11\n\tnode_name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x1b\n\x13last_seen_unix_nano\x18\x04 \x01(\x03\x12\x17\n\x0f\x63pu_features_id\x18\x05 \x01(\t\"+\n\x0b\x43puFeatures\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x03(\t\"r\n\x14ReadActorLogsRequest\x12\x10\n\x08\x61tespace\x18\x01 \x01(\t\x12\x12\n\nactor_name\x18\x02 \x01(\t\x12\x11\n\tactor_uid\x18\x03 \x01(\t\x12\x11\n\tcontainer\x18\x04 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\"8\n\x15ReadActorLogsResponse\x12\x11\n\tcontainer\x18\x01 \x01(\t\x12\x0c\n\x04line\x18\x02 \x01(\t\"\xc5\x03\n\nLocalActor\x12\x11\n\tactor_uid\x18\x01 \x01(\t\x12\x10\n\x08\x61tespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\nworker_uid\x18\x04 \x01(\t\x12\x14\n\x0coperation_id\x18\x05 \x01(\t\x12,\n\x05phase\x18\x06 \x01(\x0e\x32\x1d.ate.node.v1.LocalActor.Phase\x12\x16\n\x0esnapshot_files\x18\x07 \x03(\t\x12\x1b\n\x13\x64\x61ta_snapshot_files\x18\x08 \x03(\t\x12\x14\n\x0cruntime_json\x18\t \x01(\t\x12\x19\n\x11template_atespace\x18\n \x01(\t\x12\x15\n\rtemplate_name\x18\x0b \x01(\t\x12\x0e\n\x06images\x18\x0c \x03(\t\x12\r\n\x05\x66\x65nce\x18\r \x01(\x03\x12\x0f\n\x07\x62oot_id\x18\x0e \x01(\t\"\x7f\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_STARTING\x10\x01\x12\x11\n\rPHASE_RUNNING\x10\x02\x12\x16\n\x12PHASE_CHECKPOINTED\x10\x03\x12\x0e\n\nPHASE_IDLE\x10\x04\x12\x10\n\x0cPHASE_SAVING\x10\x05\x32\x63\n\x0cNodeRegistry\x12S\n\x0cRegisterNode\x12 .ate.node.v1.RegisterNodeRequest\x1a!.ate.node.v1.RegisterNodeResponse2\xe3\x01\n\x10\x41\x63torCredentials\x12Y\n\x0eMintActorToken\x12\".ate.node.v1.MintActorTokenRequest\x1a#.ate.node.v1.MintActorTokenResponse\x12t\n\x17MintActorOwnCertificate\x12+.ate.node.v1.MintActorOwnCertificateRequest\x1a,.ate.node.v1.MintActorOwnCertificateResponse2d\n\nActorTrust\x12V\n\rGetActorTrust\x12!.ate.node.v1.GetActorTrustRequest\x1a\".ate.node.v1.GetActorTrustResponse2o\n\x0c\x41\x63torCrashes\x12_\n\x10ReportActorCrash\x12$.ate.node.v1.ReportActorCrashRequest\x1a%.ate.node.v1.ReportActorCrashResponse2e\n\tActorLogs\x12X\n\rReadActorLogs\x12!.ate.node.v1.ReadActorLogsRequest\x1a\".ate.node.v1.ReadActorLogsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,26 +37,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LOCALACTORREF']._serialized_end=230
   _globals['_REGISTERNODERESPONSE']._serialized_start=232
   _globals['_REGISTERNODERESPONSE']._serialized_end=338
-  _globals['_REPORTACTORCRASHREQUEST']._serialized_start=340
-  _globals['_REPORTACTORCRASHREQUEST']._serialized_end=400
-  _globals['_REPORTACTORCRASHRESPONSE']._serialized_start=402
-  _globals['_REPORTACTORCRASHRESPONSE']._serialized_end=428
-  _globals['_NODE']._serialized_start=430
-  _globals['_NODE']._serialized_end=543
-  _globals['_CPUFEATURES']._serialized_start=545
-  _globals['_CPUFEATURES']._serialized_end=588
-  _globals['_READACTORLOGSREQUEST']._serialized_start=590
-  _globals['_READACTORLOGSREQUEST']._serialized_end=704
-  _globals['_READACTORLOGSRESPONSE']._serialized_start=706
-  _globals['_READACTORLOGSRESPONSE']._serialized_end=762
-  _globals['_LOCALACTOR']._serialized_start=765
-  _globals['_LOCALACTOR']._serialized_end=1218
-  _globals['_LOCALACTOR_PHASE']._serialized_start=1091
-  _globals['_LOCALACTOR_PHASE']._serialized_end=1218
-  _globals['_NODEREGISTRY']._serialized_start=1220
-  _globals['_NODEREGISTRY']._serialized_end=1319
-  _globals['_ACTORCRASHES']._serialized_start=1321
-  _globals['_ACTORCRASHES']._serialized_end=1432
-  _globals['_ACTORLOGS']._serialized_start=1434
-  _globals['_ACTORLOGS']._serialized_end=1535
+  _globals['_MINTACTORTOKENREQUEST']._serialized_start=340
+  _globals['_MINTACTORTOKENREQUEST']._serialized_end=466
+  _globals['_MINTACTORTOKENRESPONSE']._serialized_start=468
+  _globals['_MINTACTORTOKENRESPONSE']._serialized_end=532
+  _globals['_MINTACTOROWNCERTIFICATEREQUEST']._serialized_start=534
+  _globals['_MINTACTOROWNCERTIFICATEREQUEST']._serialized_end=660
+  _globals['_MINTACTOROWNCERTIFICATERESPONSE']._serialized_start=662
+  _globals['_MINTACTOROWNCERTIFICATERESPONSE']._serialized_end=743
+  _globals['_GETACTORTRUSTREQUEST']._serialized_start=745
+  _globals['_GETACTORTRUSTREQUEST']._serialized_end=767
+  _globals['_GETACTORTRUSTRESPONSE']._serialized_start=769
+  _globals['_GETACTORTRUSTRESPONSE']._serialized_end=870
+  _globals['_REPORTACTORCRASHREQUEST']._serialized_start=872
+  _globals['_REPORTACTORCRASHREQUEST']._serialized_end=932
+  _globals['_REPORTACTORCRASHRESPONSE']._serialized_start=934
+  _globals['_REPORTACTORCRASHRESPONSE']._serialized_end=960
+  _globals['_NODE']._serialized_start=962
+  _globals['_NODE']._serialized_end=1075
+  _globals['_CPUFEATURES']._serialized_start=1077
+  _globals['_CPUFEATURES']._serialized_end=1120
+  _globals['_READACTORLOGSREQUEST']._serialized_start=1122
+  _globals['_READACTORLOGSREQUEST']._serialized_end=1236
+  _globals['_READACTORLOGSRESPONSE']._serialized_start=1238
+  _globals['_READACTORLOGSRESPONSE']._serialized_end=1294
+  _globals['_LOCALACTOR']._serialized_start=1297
+  _globals['_LOCALACTOR']._serialized_end=1750
+  _globals['_LOCALACTOR_PHASE']._serialized_start=1623
+  _globals['_LOCALACTOR_PHASE']._serialized_end=1750
+  _globals['_NODEREGISTRY']._serialized_start=1752
+  _globals['_NODEREGISTRY']._serialized_end=1851
+  _globals['_ACTORCREDENTIALS']._serialized_start=1854
+  _globals['_ACTORCREDENTIALS']._serialized_end=2081
+  _globals['_ACTORTRUST']._serialized_start=2083
+  _globals['_ACTORTRUST']._serialized_end=2183
+  _globals['_ACTORCRASHES']._serialized_start=2185
+  _globals['_ACTORCRASHES']._serialized_end=2296
+  _globals['_ACTORLOGS']._serialized_start=2298
+  _globals['_ACTORLOGS']._serialized_end=2399
 # @@protoc_insertion_point(module_scope)

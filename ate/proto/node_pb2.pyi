@@ -41,6 +41,64 @@ class RegisterNodeResponse(_message.Message):
     departed_actor_uids: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, heartbeat_seconds: _Optional[int] = ..., deleted_actor_uids: _Optional[_Iterable[str]] = ..., departed_actor_uids: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class MintActorTokenRequest(_message.Message):
+    __slots__ = ("atespace", "actor_name", "actor_uid", "audience", "expiration_seconds")
+    ATESPACE_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_NAME_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_UID_FIELD_NUMBER: _ClassVar[int]
+    AUDIENCE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    atespace: str
+    actor_name: str
+    actor_uid: str
+    audience: _containers.RepeatedScalarFieldContainer[str]
+    expiration_seconds: int
+    def __init__(self, atespace: _Optional[str] = ..., actor_name: _Optional[str] = ..., actor_uid: _Optional[str] = ..., audience: _Optional[_Iterable[str]] = ..., expiration_seconds: _Optional[int] = ...) -> None: ...
+
+class MintActorTokenResponse(_message.Message):
+    __slots__ = ("token", "expires_at_unix")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_UNIX_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    expires_at_unix: int
+    def __init__(self, token: _Optional[str] = ..., expires_at_unix: _Optional[int] = ...) -> None: ...
+
+class MintActorOwnCertificateRequest(_message.Message):
+    __slots__ = ("atespace", "actor_name", "actor_uid", "certificate_signing_request")
+    ATESPACE_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_NAME_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_UID_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_SIGNING_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    atespace: str
+    actor_name: str
+    actor_uid: str
+    certificate_signing_request: bytes
+    def __init__(self, atespace: _Optional[str] = ..., actor_name: _Optional[str] = ..., actor_uid: _Optional[str] = ..., certificate_signing_request: _Optional[bytes] = ...) -> None: ...
+
+class MintActorOwnCertificateResponse(_message.Message):
+    __slots__ = ("certificates", "trust_bundle_pem")
+    CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
+    TRUST_BUNDLE_PEM_FIELD_NUMBER: _ClassVar[int]
+    certificates: _containers.RepeatedScalarFieldContainer[bytes]
+    trust_bundle_pem: str
+    def __init__(self, certificates: _Optional[_Iterable[bytes]] = ..., trust_bundle_pem: _Optional[str] = ...) -> None: ...
+
+class GetActorTrustRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetActorTrustResponse(_message.Message):
+    __slots__ = ("trust_domain", "trust_bundle_pem", "issuer", "jwks")
+    TRUST_DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    TRUST_BUNDLE_PEM_FIELD_NUMBER: _ClassVar[int]
+    ISSUER_FIELD_NUMBER: _ClassVar[int]
+    JWKS_FIELD_NUMBER: _ClassVar[int]
+    trust_domain: str
+    trust_bundle_pem: str
+    issuer: str
+    jwks: str
+    def __init__(self, trust_domain: _Optional[str] = ..., trust_bundle_pem: _Optional[str] = ..., issuer: _Optional[str] = ..., jwks: _Optional[str] = ...) -> None: ...
+
 class ReportActorCrashRequest(_message.Message):
     __slots__ = ("actor_uid", "reason")
     ACTOR_UID_FIELD_NUMBER: _ClassVar[int]

@@ -64,6 +64,14 @@ class Door(BaseHTTPRequestHandler):
             peer = HTTPConnection("127.0.0.1", int(q["port"]), timeout=10)
             peer.request("GET", q["path"])
             return self.answer(json.loads(peer.getresponse().read()))
+        if path == "/metadata":
+            try:
+                gateway = HTTPConnection("169.254.17.1", int(q.get("port", "80")), timeout=10)
+                gateway.request(q.get("method", "GET"), q["path"], headers=json.loads(q["headers"]))
+                answer = gateway.getresponse()
+                return self.answer({"status": answer.status, "body": json.loads(answer.read())})
+            except OSError as error:
+                return self.answer({"status": 0, "body": str(error)})
         if path != "/count":
             count += 1
             with open(FILE, "w") as file:

@@ -2,7 +2,8 @@
 
 Every actor sees the same addresses (169.254.17.2/30 on eth0, gateway .1), so sockets and ARP entries in a checkpoint
 stay valid. Several prepared networks do not conflict because only the active one has its worker side up and addressed.
-Nothing leads out: the worker's own namespace has no other link, forwards nothing and accepts no connection from actors.
+Nothing leads out: the worker's own namespace has no other link, forwards nothing and accepts no connection from actors
+but to the metadata endpoint.
 Used by `ate.node.ateom`.
 """
 
@@ -37,6 +38,7 @@ table inet ate_worker {
   chain from_actors {
     type filter hook prerouting priority -300;
     iifname != "at*" accept
+    ip daddr GATEWAY tcp dport 80 accept
     meta l4proto tcp tcp flags & (syn | ack) == syn reject with tcp reset
     meta l4proto tcp ip daddr GATEWAY accept
     meta l4proto tcp drop

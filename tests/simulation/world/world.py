@@ -257,7 +257,7 @@ class World:
                 herder = Herder(root, state, ateoms, _SimImages(), _SimAssets(), snapshots, nursery)  # type: ignore[arg-type]
                 await adopt(root, state, ateoms, herder)
                 self.network.serve(process.name, process, Server([herder]).serve_stream)
-                support = Support(WorkerServiceStub(to_api), node, DOMAIN)
+                support = Support(WorkerServiceStub(to_api), state, node, DOMAIN)
                 helpers = Server([support, Crashes(support, ActorCrashesStub(to_api))])
                 self.network.serve(f"support/{node}", process, helpers.serve_stream)
                 registration = Registration(
