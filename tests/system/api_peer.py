@@ -54,6 +54,7 @@ METHODS: dict[str, MethodDescriptor] = {
     for file in (pb.DESCRIPTOR, node_pb2.DESCRIPTOR, events_pb2.DESCRIPTOR)
     for service in file.services_by_name.values()
     for method in service.methods
+    if service.name != "ActorCredentials"  # the node agent's, for its workers
 }
 """Every RPC of the api role's protos, by its name."""
 _BUSY = "another operation"

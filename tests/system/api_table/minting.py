@@ -22,7 +22,7 @@ from tests.system.api_peer import Api, Caller, refused
 from tests.system.api_table.lifecycle import STATES
 from tests.system.api_table.makers import add_actor, add_running, ref_of
 from tests.system.api_table.resources import BAD_SHORT, BAD_UUID
-from tests.system.api_table.rows import add
+from tests.system.api_table.rows import add, row
 
 AUDIENCE = ["https://vault.example", "b"]
 TOKENS = ("MintActorJWT", "MintJWT")
@@ -95,6 +95,21 @@ def certificate(rpc: str, api: Api) -> None:
         assert leaf.not_valid_after_utc - leaf.not_valid_before_utc <= timedelta(hours=1, minutes=5)
         extension = leaf.extensions.get_extension_for_oid(ACTOR_IDENTITY_OID).value
         assert isinstance(extension, x509.UnrecognizedExtension) and json.loads(extension.value) == told
+
+
+@row("GetActorTrust", "gives whoever has one of our certificates what verifies actors' credentials")
+def _trust(api: Api) -> None:
+    actor = add_running(api)
+    for caller in (api.user, api.atelet, api.router, api.controller):
+        trust = caller("GetActorTrust")
+        assert trust.trust_domain == "substrate-actor.local" and trust.issuer == "https://api.ate-system.svc"
+        token = api.atelet("MintActorJWT", **fields_of("MintActorJWT", actor)).actor_jwt
+        keys = jwt.PyJWKSet.from_dict(json.loads(trust.jwks))
+        jwt.decode(token, keys[jwt.get_unverified_header(token)["kid"]], algorithms=["ES256"], audience="b")
+        chain = api.atelet("MintActorCertificate", **fields_of("MintActorCertificate", actor)).actor_certificates
+        store = verification.Store(x509.load_pem_x509_certificates(trust.trust_bundle_pem.encode()))
+        leaf = x509.load_der_x509_certificate(chain[0])
+        verification.PolicyBuilder().store(store).build_client_verifier().verify(leaf, [])
 
 
 def malformed(rpc: str, api: Api) -> None:
