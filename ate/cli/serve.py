@@ -78,6 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     router("--parked-request-budget", default="5", help="seconds a request waits for a free worker")
     router("--parked-request-max", default="1024", help="requests that may wait at once; 0 turns parking off")
     broker = parser.add_argument_group("identity-broker").add_argument
+    broker("--openid-listen", default="", help="host:port of discovery and keys for actors' tokens (default: off)")
+    broker("--openid-certificate", default="", help="PEM file of key and chain for it (default: of our own CA)")
     broker(
         "--grant", action="append", default=[], metavar="UID=SUBJECT", help="identity a user may ask for; repeatable"
     )
@@ -161,6 +163,7 @@ async def _broker(
     task_status: trio.TaskStatus[None] = _STARTED,
 ) -> None:
     from ate.identity.broker import BrokerConfig, run_broker
+    from ate.identity.openid import OpenIdConfig
 
     grants: dict[int, frozenset[str]] = {}
     for grant in options.grant:
@@ -168,7 +171,14 @@ async def _broker(
         if not equals or not uid.isdigit():
             raise InvalidArgument(f"--grant: {grant!r} is not UID=SUBJECT")
         grants[int(uid)] = grants.get(int(uid), frozenset()) | {subject}
-    config = BrokerConfig(root / "identity", options.trust_domain, grants)
+    openid = None
+    if options.openid_listen:
+        if not options.actor_issuer.startswith("https://"):
+            raise InvalidArgument(f"--actor-issuer: {options.actor_issuer!r} is no https:// URL")
+        host, port = host_port(options.openid_listen, 443)
+        certificate = Path(options.openid_certificate) if options.openid_certificate else None
+        openid = OpenIdConfig(host, port, options.actor_issuer, certificate)
+    config = BrokerConfig(root / "identity", options.trust_domain, grants, openid)
     await run_broker(config, stop, task_status=task_status)
 
 

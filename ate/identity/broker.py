@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import trio
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -22,6 +24,7 @@ from ate import names
 from ate.errors import AteError, InvalidArgument, PermissionDenied
 from ate.files import write_whole
 from ate.identity import ca, jwt_pool
+from ate.identity.openid import OpenIdConfig, given_context, serve_openid
 from ate.identity.pool_file import LOOK_SECONDS
 from ate.identity.spiffe import PodIdentity
 from ate.identity.tls import Credentials, make_context
@@ -45,6 +48,8 @@ class BrokerConfig:
     trust_domain: str = "cluster.local"
     grants: Mapping[int, frozenset[str]] = field(default_factory=dict)
     """uid -> subjects that user may ask for, besides root and the broker's own user, who may ask for all."""
+    openid: OpenIdConfig | None = None
+    """Where the actors' published keys are served; None: nowhere."""
 
     @property
     def socket(self) -> Path:
@@ -110,7 +115,15 @@ class _BrokerTls:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._config, self._pool, self._now = config, pool, now
+        self._hosts: Sequence[str] = ()
+        self._alpn: tuple[str, ...] = ("h2",)
         self._made: tuple[Credentials, ssl.SSLContext] | None = None
+
+    def for_https(self, host: str) -> _BrokerTls:
+        """The same for a web server of that name."""
+        other = _BrokerTls(self._config, self._pool, self._now)
+        other._hosts, other._alpn = (host,), ("http/1.1",)
+        return other
 
     def server_context(self) -> ssl.SSLContext:
         now = self._now()
@@ -119,9 +132,9 @@ class _BrokerTls:
         if made is None or made[0].is_due(now) or made[0].trust_bundle_pem != pool.trust_bundle_pem:
             key = ec.generate_private_key(ec.SECP256R1())
             spiffe_id = names.service_account_id(self._config.trust_domain, names.SERVICE_ACCOUNTS["identity-broker"])
-            chain = pool.issue(key.public_key(), spiffe_id, now=now)
+            chain = pool.issue(key.public_key(), spiffe_id, hosts=self._hosts, now=now)
             credentials = Credentials(key, tuple(chain), pool.trust_bundle_pem)
-            context = make_context(credentials, server=True, alpn=("h2",))
+            context = make_context(credentials, server=True, alpn=self._alpn)
             context.verify_mode = ssl.CERT_NONE  # callers come here to get their first certificate
             made = self._made = credentials, context
         return made[1]
@@ -143,13 +156,23 @@ async def run_broker(
 
     ca.make_if_absent(config.directory / ACTOR_CA_POOL, common_name="ate actor CA")
     jwt_pool.make_if_absent(config.directory / ACTOR_JWT_POOL)
+    tokens = jwt_pool.open_pool(config.directory / ACTOR_JWT_POOL)
     write_whole(config.trust_bundle, pool().trust_bundle_pem, mode=0o644)
     mode = 0o666 if config.grants else 0o600
-    listener = await open_unix_listener(config.socket, mode=mode, tls=_BrokerTls(config, pool))
+    tls = _BrokerTls(config, pool)
+    listener = await open_unix_listener(config.socket, mode=mode, tls=tls)
     server = Server([IdentityBroker(config, pool)])
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, [listener])
         nursery.start_soon(_keep_bundle, config.trust_bundle, pool)
+        if config.openid is not None:
+            host = urlsplit(config.openid.issuer).hostname or config.openid.listen_host
+            context = tls.for_https(host).server_context
+            if config.openid.certificate is not None:
+                given_context(config.openid.certificate)
+                context = partial(given_context, config.openid.certificate)  # read anew: it is renewed, too
+            port = await nursery.start(serve_openid, config.openid, lambda: tokens.current().at(time.time()), context)
+            log.info("OpenID keys are served", issuer=config.openid.issuer, port=port)
         task_status.started()
         await stop.wait()
         await server.drain(1.0)

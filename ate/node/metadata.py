@@ -17,7 +17,6 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -30,7 +29,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from ate import http_framing as framing
 from ate import log, names
 from ate.errors import AteError, FailedPrecondition, InvalidArgument, PermissionDenied
-from ate.http_framing import BadMessage, RequestHead, ResponseHead
+from ate.http_framing import RequestHead
+from ate.http_once import JSON, OneRequest, Reply
 from ate.node.worker import Active
 from ate.proto import node_pb2
 from ate.proto.node_grpc import ActorCredentialsStub
@@ -66,27 +66,21 @@ class Metadata:
     ) -> None:
         self._active, self._mint, self._wall_clock = active, mint, wall_clock
         self._kept: _Kept | None = None
-        self._room = trio.CapacityLimiter(_MOST_AT_ONCE)
+        self._handle = OneRequest(self._reply, at_once=_MOST_AT_ONCE, timeout=_PATIENCE)
 
     async def serve(self, listener: trio.abc.Listener[Any]) -> None:
         """Accepts for ever. Errors of one connection end that connection only."""
         await trio.serve_listeners(self.serve_stream, [listener])
 
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
-        """One request, one answer."""
         try:
-            async with stream:
-                with trio.move_on_after(_PATIENCE):
-                    try:
-                        async with self._room:
-                            status, body = await self._answer(await _head_of(stream))
-                    except BadMessage as bad:
-                        status, body = bad.status, {"error": bad.reason}
-                    await stream.send_all(_response(status, body))
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
+            await self._handle(stream)
         except Exception as error:
             _log.error("the metadata endpoint failed", exc=error)
+
+    async def _reply(self, head: RequestHead) -> Reply:
+        status, body = await self._answer(head)
+        return Reply(status, json.dumps(body).encode() + b"\n", JSON, ((b"Cache-Control", b"no-store"),))
 
     async def _answer(self, head: RequestHead) -> tuple[int, dict[str, Any]]:
         refusal = _refusal(head)
@@ -183,16 +177,6 @@ def listen() -> trio.SocketListener:
     return trio.SocketListener(trio.socket.from_stdlib_socket(sock))
 
 
-async def _head_of(stream: trio.abc.Stream) -> RequestHead:
-    buffer = bytearray()
-    while not (end := framing.find_head(buffer)):
-        more = await stream.receive_some(4096)
-        if not more:
-            raise BadMessage("the request ended early")
-        buffer += more
-    return framing.parse_request(bytes(buffer[:end]))
-
-
 def _refusal(head: RequestHead) -> str:
     """Why a request may be one that the program was talked into; empty when it is its own."""
     if framing.values(head.headers, HEADER) != [b"true"]:
@@ -209,15 +193,3 @@ def _identity(active: Active) -> dict[str, Any]:
     ref = active.ref
     subject = f"atespaces:{ref.atespace}:actors:{ref.name}"
     return {"atespace": ref.atespace, "name": ref.name, "uid": active.uid, "subject": subject}
-
-
-def _response(status: int, body: dict[str, Any]) -> bytes:
-    data = json.dumps(body).encode() + b"\n"
-    headers = (
-        (b"Content-Type", b"application/json"),
-        (b"Content-Length", b"%d" % len(data)),
-        (b"Cache-Control", b"no-store"),
-        (b"Connection", b"close"),
-    )
-    reason = HTTPStatus(status).phrase.encode()
-    return framing.encode_response(ResponseHead(b"HTTP/1.1", status, reason, headers)) + data
