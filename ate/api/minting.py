@@ -63,14 +63,24 @@ class Minter:
         problems = Problems()
         rules.ref(problems, "actor", request.HasField("actor"), request.actor, scoped=True)
         _check_audience(problems, request.audience)
-        least, most = _JWT_SECONDS
         seconds = request.expiration_seconds
-        problems.check("expiration_seconds", seconds == 0 or least <= seconds <= most, f"must be {least}..{most}")
+        _check_seconds(problems, seconds)
         problems.uuid("actor_uid", request.actor_uid)
         problems.raise_if_any()
         ref = Ref(request.actor.atespace, request.actor.name)
         token, expires = await self._token(node, ref, request.actor_uid, request.audience, seconds)
         return pb.MintActorJWTResponse(actor_jwt=token, expires_at=expires)
+
+    async def jwt_svid(self, request: node_pb2.MintActorTokenRequest, node: str) -> node_pb2.MintActorTokenResponse:
+        problems = Problems()
+        ref = _flat_ref(problems, request)
+        _check_audience(problems, request.audience)
+        _check_seconds(problems, request.expiration_seconds)
+        problems.raise_if_any()
+        token, expires = await self._token(
+            node, ref, request.actor_uid, request.audience, request.expiration_seconds, spiffe=True
+        )
+        return node_pb2.MintActorTokenResponse(token=token, expires_at_unix=expires.seconds)
 
     async def jwt(self, request: pb.MintJWTRequest, node: str) -> pb.MintJWTResponse:
         problems = Problems()
@@ -97,12 +107,15 @@ class Minter:
         return await self._certificate(node, ref, request.actor_uid, request.certificate_signing_request, "")
 
     async def _token(
-        self, node: str, ref: Ref, uid: str, audience: Sequence[str], seconds: int
+        self, node: str, ref: Ref, uid: str, audience: Sequence[str], seconds: int, *, spiffe: bool = False
     ) -> tuple[str, Timestamp]:
         actor = await self._hosted(node, ref, uid)
         lifetime = timedelta(seconds=seconds) if seconds else actors.JWT_LIFETIME
         pool = self._jwt.current().at(self._wall_clock())
-        signed, end = actors.token(pool, actor, self._config.issuer, audience, lifetime, now=self._now())
+        subject = actor.spiffe_id(self._config.trust_domain) if spiffe else ""
+        signed, end = actors.token(
+            pool, actor, self._config.issuer, audience, lifetime, subject=subject, now=self._now()
+        )
         log.info("actor token minted", actor=str(ref), actor_uid=uid, node=node, audience=list(audience))
         expires = Timestamp()
         expires.FromDatetime(end)
@@ -169,11 +182,19 @@ def _denied(why: str, node: str, ref: Ref) -> PermissionDenied:
     return PermissionDenied("permission denied")
 
 
-def _flat_ref(problems: Problems, request: pb.MintJWTRequest | pb.MintCertRequest) -> Ref:
+_Flat = pb.MintJWTRequest | pb.MintCertRequest | node_pb2.MintActorTokenRequest
+
+
+def _flat_ref(problems: Problems, request: _Flat) -> Ref:
     problems.short("atespace", request.atespace)
     problems.short("actor_name", request.actor_name)
     problems.uuid("actor_uid", request.actor_uid)
     return Ref(request.atespace, request.actor_name)
+
+
+def _check_seconds(problems: Problems, seconds: int) -> None:
+    least, most = _JWT_SECONDS
+    problems.check("expiration_seconds", seconds == 0 or least <= seconds <= most, f"must be {least}..{most}")
 
 
 def _check_audience(problems: Problems, audience: Sequence[str]) -> None:

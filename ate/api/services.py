@@ -21,7 +21,7 @@ from ate.identity.actors import ATUNNEL
 from ate.proto import ateapi_pb2 as pb
 from ate.proto import node_pb2
 from ate.proto.ateapi_grpc import ActorIdentityBase, DebugBase, ProviderBase, WorkerServiceBase
-from ate.proto.node_grpc import ActorCrashesBase, ActorLogsBase, ActorTrustBase, NodeRegistryBase
+from ate.proto.node_grpc import ActorCrashesBase, ActorLogsBase, ActorSvidsBase, ActorTrustBase, NodeRegistryBase
 from ate.rpc import Call, server_streaming
 from ate.store import Key
 
@@ -137,6 +137,17 @@ class ActorTrust(ActorTrustBase):
     @checked
     async def GetActorTrust(self, request: node_pb2.GetActorTrustRequest, call: Call) -> node_pb2.GetActorTrustResponse:
         return self._minter.trust()
+
+
+class ActorSvids(ActorSvidsBase):
+    """Tokens for the SPIFFE Workload API in sandboxes."""
+
+    def __init__(self, minter: Minter) -> None:
+        self._minter = minter
+
+    @checked
+    async def MintJwtSvid(self, request: node_pb2.MintActorTokenRequest, call: Call) -> node_pb2.MintActorTokenResponse:
+        return await self._minter.jwt_svid(request, node_of(call))
 
 
 class NodeRegistry(NodeRegistryBase):

@@ -74,14 +74,15 @@ def token(
     audience: Sequence[str],
     lifetime: timedelta = JWT_LIFETIME,
     *,
+    subject: str = "",
     now: datetime | None = None,
 ) -> tuple[str, datetime]:
-    """(a signed token, when it expires)."""
+    """(a signed token, when it expires). `subject` is the actor's own unless given."""
     now = (now or datetime.now(UTC)).replace(microsecond=0)
     expires = now + lifetime
     claims = {
         "iss": issuer,
-        "sub": actor.subject,
+        "sub": subject or actor.subject,
         "aud": list(audience),
         "iat": int(now.timestamp()),
         "nbf": int((now - _NOT_BEFORE).timestamp()),

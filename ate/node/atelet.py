@@ -22,8 +22,8 @@ from ate.node.local_state import LocalState
 from ate.node.registration import Registration, adopt
 from ate.node.snapshots import SnapshotStore
 from ate.node.support import Crashes, Credentials, Support, open_support
-from ate.proto.ateapi_grpc import ControlStub, WorkerServiceStub
-from ate.proto.node_grpc import ActorCrashesStub, ActorTrustStub, NodeRegistryStub
+from ate.proto.ateapi_grpc import WorkerServiceStub
+from ate.proto.node_grpc import ActorCrashesStub, NodeRegistryStub
 from ate.rpc import Call, Channel, Peer, Server, open_tcp_listener
 from ate.store import open_sqlite
 
@@ -97,7 +97,7 @@ async def run_atelet(
             identity,
             support,
             Crashes(support, ActorCrashesStub(api_channel)),
-            Credentials(support, ControlStub(api_channel), ActorTrustStub(api_channel)),
+            Credentials(support, api_channel),
         )
         await nursery.start(support_server.serve, [support_listener])
         registration = Registration(

@@ -21,8 +21,9 @@ from ate import log
 from ate.errors import NOT_STARTED, AteError, FailedPrecondition, InvalidArgument, Unavailable, with_reason
 from ate.identity.spiffe import demand
 from ate.names import OPERATION_ID_METADATA
+from ate.node import metadata, workload_api
+from ate.node.credentials import Credentials
 from ate.node.metadata import Metadata
-from ate.node.metadata import listen as metadata_listener
 from ate.node.network import interfaces as kernel
 from ate.node.network import open_network_pool
 from ate.node.operations import Operations
@@ -34,10 +35,11 @@ from ate.node.sandbox.runsc import Runsc
 from ate.node.slot import SlotMaker
 from ate.node.tunnel import Admission, ContextProvider, Tunnel
 from ate.node.worker import Active, Worker
+from ate.node.workload_api import WorkloadApi
 from ate.proto import ateom_pb2 as pb
 from ate.proto.ateom_grpc import AteomBase
 from ate.proto.node_grpc import ActorCredentialsStub
-from ate.rpc import Call, Server, open_unix_listener, unary
+from ate.rpc import Call, RpcListener, Server, open_unix_listener, unary
 
 _log = log.Logger(__name__)
 
@@ -117,8 +119,11 @@ async def run_ateom(config: AteomConfig, *, task_status: trio.TaskStatus[Worker]
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(config.tunnel_socket))
             nursery.start_soon(tunnel.serve, listener)
             if config.credentials is not None:
-                metadata = Metadata(lambda: worker.active, config.credentials)
-                nursery.start_soon(metadata.serve, metadata_listener())
+                credentials = Credentials(lambda: worker.active, config.credentials)
+                nursery.start_soon(Metadata(credentials).serve, metadata.listen())
+                spiffe = Server([WorkloadApi(credentials)], interceptors=[workload_api.demand_header])
+                gateway = metadata.listen(workload_api.PORT)
+                await nursery.start(spiffe.serve, [RpcListener(gateway, "gateway", None, None)])
             rpc = await open_unix_listener(config.socket_path, mode=0o600)
             server = Server([service])
             await nursery.start(server.serve, [rpc])

@@ -6,24 +6,19 @@
 
 Every request needs the header `ate-metadata: true` and this address as its Host, and may not have come through a proxy:
 a program that can be talked into fetching a URL gets nothing. Whoever asks is the actor active in this worker, for only
-its network leads here. What was minted is kept while it is fresh by the wall clock and dropped when the actor changes
-or has slept. Part of the ateom role.
+its network leads here. Part of the ateom role.
 """
 
 from __future__ import annotations
 
 import json
 import socket
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 import trio
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from ate import http_framing as framing
@@ -31,42 +26,23 @@ from ate import log, names
 from ate.errors import AteError, FailedPrecondition, InvalidArgument, PermissionDenied
 from ate.http_framing import RequestHead
 from ate.http_once import JSON, OneRequest, Reply
+from ate.node.credentials import PATIENCE, Credentials
 from ate.node.worker import Active
-from ate.proto import node_pb2
-from ate.proto.node_grpc import ActorCredentialsStub
 
 _log = log.Logger(__name__)
 
 PORT: Final = 80
 HEADER: Final = b"ate-metadata"
-_FRESH: Final = 0.5
-"""Share of its life for which what was minted is handed out again."""
-_KEPT: Final = 32
-_PATIENCE: Final = 30.0
 _MOST_AT_ONCE: Final = 16
 _STATUS: Final = {InvalidArgument: 400, PermissionDenied: 403, FailedPrecondition: 409}
 
 
-@dataclass
-class _Kept:
-    """What was minted for one waking life of an actor: question -> (answer, Unix seconds until it is handed out)."""
-
-    active: Active
-    answers: dict[str, tuple[dict[str, Any], float]] = field(default_factory=dict)
-
-
 class Metadata:
-    """Answers for the actor that `active` gives; `mint` is the node's agent."""
+    """Answers for the actor that `credentials` is about."""
 
-    def __init__(
-        self,
-        active: Callable[[], Active | None],
-        mint: ActorCredentialsStub,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._active, self._mint, self._wall_clock = active, mint, wall_clock
-        self._kept: _Kept | None = None
-        self._handle = OneRequest(self._reply, at_once=_MOST_AT_ONCE, timeout=_PATIENCE)
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._handle = OneRequest(self._reply, at_once=_MOST_AT_ONCE, timeout=PATIENCE)
 
     async def serve(self, listener: trio.abc.Listener[Any]) -> None:
         """Accepts for ever. Errors of one connection end that connection only."""
@@ -86,7 +62,7 @@ class Metadata:
         refusal = _refusal(head)
         if refusal:
             return 403, {"error": refusal}
-        active = self._active()
+        active = self._credentials.active()
         if active is None:
             return 503, {"error": "no actor is active here"}
         url = urlsplit(head.target.decode("latin-1"))
@@ -98,34 +74,15 @@ class Metadata:
                 case "/v1/identity":
                     return 200, _identity(active)
                 case "/v1/token":
-                    return 200, await self._kept_or(active, head.target, lambda: self._token(active, question))
+                    return 200, await self._token(active, question)
                 case "/v1/certificate":
-                    return 200, await self._kept_or(active, b"certificate", lambda: self._certificate(active))
+                    return 200, await self._certificate(active)
             return 404, {"error": "there are /v1/identity, /v1/token?audience=… and /v1/certificate"}
         except ValueError as error:
             return 400, {"error": f"the query is malformed: {error}"}
         except AteError as error:
             _log.info("an actor got no credential", actor_uid=active.uid, error=error.message)
             return _STATUS.get(type(error), 503), {"error": error.message}
-
-    async def _kept_or(self, active: Active, question: bytes, ask: Callable[[], Any]) -> dict[str, Any]:
-        """The kept answer while it is fresh. Another actor, or the same one awake again, starts with nothing."""
-        if self._kept is None or self._kept.active is not active:
-            self._kept = _Kept(active)
-        kept = self._kept
-        key = question.decode("latin-1")
-        found, until = kept.answers.get(key, ({}, 0.0))
-        now = self._wall_clock()
-        if now < until:
-            return found
-        answer: dict[str, Any] = await ask()
-        if self._active() is not active:
-            raise FailedPrecondition("the actor has left this worker")
-        kept.answers.pop(key, None)
-        if len(kept.answers) >= _KEPT:
-            del kept.answers[next(iter(kept.answers))]
-        kept.answers[key] = (answer, now + (answer["expiresAt"] - now) * _FRESH)
-        return answer
 
     async def _token(self, active: Active, question: dict[str, list[str]]) -> dict[str, Any]:
         unknown = set(question) - {"audience", "seconds"}
@@ -134,45 +91,29 @@ class Metadata:
         seconds = question.get("seconds", ["0"])[-1]
         if not seconds.isascii() or not seconds.isdecimal() or len(seconds) > 9:
             raise InvalidArgument(f"seconds: {seconds[:20]!r} is no number")
-        answer = await self._mint.MintActorToken(
-            node_pb2.MintActorTokenRequest(
-                atespace=active.ref.atespace,
-                actor_name=active.ref.name,
-                actor_uid=active.uid,
-                audience=question.get("audience", []),
-                expiration_seconds=int(seconds),
-            ),
-            timeout=_PATIENCE,
-        )
-        return {"token": answer.token, "expiresAt": answer.expires_at_unix}
+        token = await self._credentials.token(active, question.get("audience", []), int(seconds))
+        return {"token": token.text, "expiresAt": token.expires_at}
 
     async def _certificate(self, active: Active) -> dict[str, Any]:
-        key = ec.generate_private_key(ec.SECP256R1())
-        csr = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
-        answer = await self._mint.MintActorOwnCertificate(
-            node_pb2.MintActorOwnCertificateRequest(
-                atespace=active.ref.atespace,
-                actor_name=active.ref.name,
-                actor_uid=active.uid,
-                certificate_signing_request=csr.public_bytes(Encoding.DER),
-            ),
-            timeout=_PATIENCE,
-        )
-        chain = [x509.load_der_x509_certificate(der) for der in answer.certificates]
+        found = await self._credentials.certificate(active)
         return {
-            "certificates": "".join(certificate.public_bytes(Encoding.PEM).decode() for certificate in chain),
-            "privateKey": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(),
-            "trustBundle": answer.trust_bundle_pem,
-            "expiresAt": int(chain[0].not_valid_after_utc.timestamp()),
+            "certificates": _pem(found.chain),
+            "privateKey": found.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(),
+            "trustBundle": _pem(found.bundle),
+            "expiresAt": found.expires_at,
         }
 
 
-def listen() -> trio.SocketListener:
+def _pem(certificates: Iterable[x509.Certificate]) -> str:
+    return "".join(certificate.public_bytes(Encoding.PEM).decode() for certificate in certificates)
+
+
+def listen(port: int = PORT) -> trio.SocketListener:
     """At the gateway's address of this network namespace, which is there only while an actor is active."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.SOL_IP, socket.IP_FREEBIND if hasattr(socket, "IP_FREEBIND") else 15, 1)
-    sock.bind((names.GATEWAY_ADDRESS, PORT))
+    sock.bind((names.GATEWAY_ADDRESS, port))
     sock.listen(64)
     return trio.SocketListener(trio.socket.from_stdlib_socket(sock))
 

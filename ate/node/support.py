@@ -23,7 +23,7 @@ from ate.proto import atelet_pb2 as pb
 from ate.proto import node_pb2
 from ate.proto.ateapi_grpc import ControlStub, WorkerServiceStub
 from ate.proto.atelet_grpc import AteomSupportBase, AteomSupportStub
-from ate.proto.node_grpc import ActorCrashesBase, ActorCrashesStub, ActorCredentialsBase, ActorTrustStub
+from ate.proto.node_grpc import ActorCrashesBase, ActorCrashesStub, ActorCredentialsBase, ActorSvidsStub, ActorTrustStub
 from ate.rpc import Call, Channel, IServable, Peer, RpcListener, Server, open_unix_listener, unary
 
 log = Logger("ate.node")
@@ -100,14 +100,18 @@ class Support(AteomSupportBase):
 class Credentials(ActorCredentialsBase):
     """Tokens and certificates that actors ask their worker for, passed on for those it runs."""
 
-    def __init__(self, support: Support, control: ControlStub, trust: ActorTrustStub) -> None:
-        self._support, self._control, self._trust = support, control, trust
+    def __init__(self, support: Support, channel: Channel) -> None:
+        """`channel` leads to the control plane."""
+        self._support, self._control = support, ControlStub(channel)
+        self._trust, self._svids = ActorTrustStub(channel), ActorSvidsStub(channel)
 
     @unary
     async def MintActorToken(
         self, request: node_pb2.MintActorTokenRequest, call: Call
     ) -> node_pb2.MintActorTokenResponse:
         await self._support.holder_of(call, request.actor_uid)
+        if request.spiffe:
+            return await self._svids.MintJwtSvid(request, timeout=30)
         answer = await self._control.MintActorJWT(
             api.MintActorJWTRequest(
                 audience=request.audience,
@@ -118,6 +122,11 @@ class Credentials(ActorCredentialsBase):
             timeout=30,
         )
         return node_pb2.MintActorTokenResponse(token=answer.actor_jwt, expires_at_unix=answer.expires_at.seconds)
+
+    @unary
+    async def GetTrust(self, request: node_pb2.GetActorTrustRequest, call: Call) -> node_pb2.GetActorTrustResponse:
+        self._support.worker_of(call)
+        return await self._trust.GetActorTrust(request, timeout=30)
 
     @unary
     async def MintActorOwnCertificate(

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("ateapi", "atelet", "ateom", "node", "broker", "events")
+NAMES = ("ateapi", "atelet", "ateom", "node", "broker", "events", "spiffe_workload")
 
 
 def generate(into: Path) -> None:

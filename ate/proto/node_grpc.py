@@ -47,6 +47,10 @@ class ActorCredentialsBase(abc.ABC):
         pass
 
     @abc.abstractmethod
+    async def GetTrust(self, stream: 'grpclib.server.Stream[node_pb2.GetActorTrustRequest, node_pb2.GetActorTrustResponse]') -> None:
+        pass
+
+    @abc.abstractmethod
     async def MintActorOwnCertificate(self, stream: 'grpclib.server.Stream[node_pb2.MintActorOwnCertificateRequest, node_pb2.MintActorOwnCertificateResponse]') -> None:
         pass
 
@@ -57,6 +61,12 @@ class ActorCredentialsBase(abc.ABC):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 node_pb2.MintActorTokenRequest,
                 node_pb2.MintActorTokenResponse,
+            ),
+            '/ate.node.v1.ActorCredentials/GetTrust': grpclib.const.Handler(
+                self.GetTrust,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                node_pb2.GetActorTrustRequest,
+                node_pb2.GetActorTrustResponse,
             ),
             '/ate.node.v1.ActorCredentials/MintActorOwnCertificate': grpclib.const.Handler(
                 self.MintActorOwnCertificate,
@@ -75,6 +85,12 @@ class ActorCredentialsStub:
             '/ate.node.v1.ActorCredentials/MintActorToken',
             node_pb2.MintActorTokenRequest,
             node_pb2.MintActorTokenResponse,
+        )
+        self.GetTrust = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/ate.node.v1.ActorCredentials/GetTrust',
+            node_pb2.GetActorTrustRequest,
+            node_pb2.GetActorTrustResponse,
         )
         self.MintActorOwnCertificate = grpclib.client.UnaryUnaryMethod(
             channel,
@@ -109,6 +125,34 @@ class ActorTrustStub:
             '/ate.node.v1.ActorTrust/GetActorTrust',
             node_pb2.GetActorTrustRequest,
             node_pb2.GetActorTrustResponse,
+        )
+
+
+class ActorSvidsBase(abc.ABC):
+
+    @abc.abstractmethod
+    async def MintJwtSvid(self, stream: 'grpclib.server.Stream[node_pb2.MintActorTokenRequest, node_pb2.MintActorTokenResponse]') -> None:
+        pass
+
+    def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
+        return {
+            '/ate.node.v1.ActorSvids/MintJwtSvid': grpclib.const.Handler(
+                self.MintJwtSvid,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                node_pb2.MintActorTokenRequest,
+                node_pb2.MintActorTokenResponse,
+            ),
+        }
+
+
+class ActorSvidsStub:
+
+    def __init__(self, channel: typing.Any) -> None:
+        self.MintJwtSvid = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/ate.node.v1.ActorSvids/MintJwtSvid',
+            node_pb2.MintActorTokenRequest,
+            node_pb2.MintActorTokenResponse,
         )
 
 

@@ -42,18 +42,20 @@ class RegisterNodeResponse(_message.Message):
     def __init__(self, heartbeat_seconds: _Optional[int] = ..., deleted_actor_uids: _Optional[_Iterable[str]] = ..., departed_actor_uids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MintActorTokenRequest(_message.Message):
-    __slots__ = ("atespace", "actor_name", "actor_uid", "audience", "expiration_seconds")
+    __slots__ = ("atespace", "actor_name", "actor_uid", "audience", "expiration_seconds", "spiffe")
     ATESPACE_FIELD_NUMBER: _ClassVar[int]
     ACTOR_NAME_FIELD_NUMBER: _ClassVar[int]
     ACTOR_UID_FIELD_NUMBER: _ClassVar[int]
     AUDIENCE_FIELD_NUMBER: _ClassVar[int]
     EXPIRATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SPIFFE_FIELD_NUMBER: _ClassVar[int]
     atespace: str
     actor_name: str
     actor_uid: str
     audience: _containers.RepeatedScalarFieldContainer[str]
     expiration_seconds: int
-    def __init__(self, atespace: _Optional[str] = ..., actor_name: _Optional[str] = ..., actor_uid: _Optional[str] = ..., audience: _Optional[_Iterable[str]] = ..., expiration_seconds: _Optional[int] = ...) -> None: ...
+    spiffe: bool
+    def __init__(self, atespace: _Optional[str] = ..., actor_name: _Optional[str] = ..., actor_uid: _Optional[str] = ..., audience: _Optional[_Iterable[str]] = ..., expiration_seconds: _Optional[int] = ..., spiffe: _Optional[bool] = ...) -> None: ...
 
 class MintActorTokenResponse(_message.Message):
     __slots__ = ("token", "expires_at_unix")

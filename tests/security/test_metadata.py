@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import sys
 import urllib.parse
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -11,8 +13,9 @@ from typing import Any
 
 import jwt
 import pytest
+import trio
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.serialization import load_der_private_key, load_pem_private_key
 from cryptography.x509 import verification
 
 from ate.errors import NotFound, PermissionDenied
@@ -24,7 +27,7 @@ from ate.proto import ateapi_pb2 as pb
 from ate.proto import atelet_pb2, node_pb2
 from ate.proto.atelet_grpc import AteomSupportStub
 from ate.proto.node_grpc import ActorCredentialsStub
-from tests.system.install import Install, joined, running
+from tests.system.install import REPOSITORY, Install, joined, running
 from tests.system.workload import PROGRAM, PYTHON
 
 OURS = {"ate-metadata": "true"}
@@ -181,3 +184,27 @@ async def test_a_worker_gets_credentials_of_the_actor_it_runs_and_of_no_other(ro
                 )
                 with pytest.raises(PermissionDenied, match=r"^permission denied$"):
                     await AteomSupportStub(channel).MintActorCertificate(older, timeout=30)
+
+
+async def test_the_spiffe_workload_api_gives_what_stock_libraries_ask_for(root: tuple[Path, Any]) -> None:
+    async with actor(root, "svid") as install:
+        running = await install.resume("svid")
+        pid = install.worker_pids(running.status.worker_assignment.worker.name)[-1]
+        argv = ["nsenter", "-t", str(pid), "-n", sys.executable, "-m", "tests.security.workload_client", "vault"]
+        done = await trio.run_process(argv, capture_stdout=True, cwd=REPOSITORY)
+        told = json.loads(done.stdout)
+        own = "spiffe://substrate-actor.local/atespace/demo/actor/svid"
+        assert told["id"] == told["token_id"] == told["valid"] == own
+        leaf = x509.load_der_x509_certificate(base64.b64decode(told["chain"]))
+        assert load_der_private_key(base64.b64decode(told["key"]), None).public_key() == leaf.public_key()
+        store = verification.Store([x509.load_der_x509_certificate(base64.b64decode(told["bundle"]))])
+        verified = verification.PolicyBuilder().store(store).build_client_verifier().verify(leaf, [])
+        assert verified.subjects == [x509.UniformResourceIdentifier(own)]
+        assert told["bundles"] == list(told["jwks"]) == ["spiffe://substrate-actor.local"]
+        keys = jwt.PyJWKSet.from_dict(told["jwks"]["spiffe://substrate-actor.local"])
+        key = keys[jwt.get_unverified_header(told["token"])["kid"]]
+        assert jwt.decode(told["token"], key, algorithms=["ES256"], audience="vault")["sub"] == own
+        refused = ("no header", "another id", "no audience", "another audience", "junk")
+        assert [told[what] for what in refused] == [
+            "INVALID_ARGUMENT", "PERMISSION_DENIED", "INVALID_ARGUMENT", "INVALID_ARGUMENT", "INVALID_ARGUMENT",
+        ]  # fmt: skip

@@ -121,6 +121,7 @@ TABLE: Final = {
     "/ateapi.WorkerService/RequestActorSuspend": _row(None, _A),
     "/ateapi.ActorIdentity/MintJWT": _row(None, _A),
     "/ateapi.ActorIdentity/MintCert": _row(None, _A),
+    "/ate.node.v1.ActorSvids/MintJwtSvid": _row(None, _A),
     "/ate.node.v1.ActorTrust/GetActorTrust": _row(Role.NONE, _A, _R, _C),
     "/ate.node.v1.NodeRegistry/RegisterNode": _row(None, _A),
     "/ate.node.v1.ActorCrashes/ReportActorCrash": _row(None, _A),

@@ -3,7 +3,7 @@
 Every actor sees the same addresses (169.254.17.2/30 on eth0, gateway .1), so sockets and ARP entries in a checkpoint
 stay valid. Several prepared networks do not conflict because only the active one has its worker side up and addressed.
 Nothing leads out: the worker's own namespace has no other link, forwards nothing and accepts no connection from actors
-but to the metadata endpoint.
+but to the metadata endpoint and the SPIFFE Workload API.
 Used by `ate.node.ateom`.
 """
 
@@ -38,7 +38,7 @@ table inet ate_worker {
   chain from_actors {
     type filter hook prerouting priority -300;
     iifname != "at*" accept
-    ip daddr GATEWAY tcp dport 80 accept
+    ip daddr GATEWAY tcp dport { 80, 8081 } accept
     meta l4proto tcp tcp flags & (syn | ack) == syn reject with tcp reset
     meta l4proto tcp ip daddr GATEWAY accept
     meta l4proto tcp drop

@@ -25,7 +25,9 @@ from tests.system.api_table.resources import BAD_SHORT, BAD_UUID
 from tests.system.api_table.rows import add, row
 
 AUDIENCE = ["https://vault.example", "b"]
-TOKENS = ("MintActorJWT", "MintJWT")
+TOKENS = ("MintActorJWT", "MintJWT", "MintJwtSvid")
+FLAT = ("MintJWT", "MintCert", "MintJwtSvid")
+"""Those that name the actor by two fields."""
 CERTIFICATES = ("MintActorCertificate", "MintCert", "MintAteomActorCertificate")
 NO = "permission denied"
 """The whole message of every refusal."""
@@ -42,9 +44,7 @@ def fields_of(rpc: str, actor: pb.Actor) -> dict[str, Any]:
     """A good request for the actor's credential."""
     metadata = actor.metadata
     name: dict[str, Any] = (
-        {"atespace": metadata.atespace, "actor_name": metadata.name}
-        if rpc in ("MintJWT", "MintCert")
-        else {"actor": ref_of(actor)}
+        {"atespace": metadata.atespace, "actor_name": metadata.name} if rpc in FLAT else {"actor": ref_of(actor)}
     )
     what = {"audience": AUDIENCE} if rpc in TOKENS else {"certificate_signing_request": signing_request()}
     return {**name, "actor_uid": metadata.uid, **what}
@@ -58,19 +58,27 @@ def denied(caller: Caller, rpc: str, **fields: Any) -> None:
 
 def token(rpc: str, api: Api) -> None:
     actor = add_running(api)
-    for seconds, lifetime in ((0, 900), (300, 300), (3600, 3600)) if rpc == "MintActorJWT" else ((None, 900),):
+    for seconds, lifetime in ((0, 900), (300, 300), (3600, 3600)) if rpc != "MintJWT" else ((None, 900),):
         extra = {} if seconds is None else {"expiration_seconds": seconds}
         reply = api.atelet(rpc, **fields_of(rpc, actor), **extra)
-        header = jwt.get_unverified_header(reply.actor_jwt)
+        signed, expires = (
+            (reply.token, reply.expires_at_unix)
+            if rpc == "MintJwtSvid"
+            else (reply.actor_jwt, reply.expires_at.seconds)
+        )
+        header = jwt.get_unverified_header(signed)
         keys = jwt.PyJWKSet.from_dict(jwt_pool.open_pool(api.minting.jwt_pool).current().jwks())
-        claims = jwt.decode(reply.actor_jwt, keys[header["kid"]], algorithms=["ES256"], audience=AUDIENCE[0])
-        assert claims["sub"] == f"atespaces:{actor.metadata.atespace}:actors:{actor.metadata.name}"
+        claims = jwt.decode(signed, keys[header["kid"]], algorithms=["ES256"], audience=AUDIENCE[0])
+        own = f"atespaces:{actor.metadata.atespace}:actors:{actor.metadata.name}"
+        if rpc == "MintJwtSvid":
+            own = f"spiffe://substrate-actor.local/atespace/{actor.metadata.atespace}/actor/{actor.metadata.name}"
+        assert claims["sub"] == own
         assert claims["iss"] == "https://api.ate-system.svc" and claims["aud"] == AUDIENCE
         assert claims["ate.dev"] == {
             "atespace": actor.metadata.atespace, "actorName": actor.metadata.name, "actorUID": actor.metadata.uid,
         }  # fmt: skip
         assert claims["exp"] - claims["iat"] == lifetime and claims["nbf"] == claims["iat"] - 300
-        assert reply.expires_at.seconds == claims["exp"]
+        assert expires == claims["exp"]
         assert uuid.UUID(claims["jti"])
 
 
@@ -140,11 +148,11 @@ def audiences(rpc: str, api: Api) -> None:
     api.atelet(rpc, **{**good, "audience": ["a" * 512] * 16})
 
 
-def expirations(api: Api) -> None:
-    good = fields_of("MintActorJWT", add_running(api))
+def expirations(rpc: str, api: Api) -> None:
+    good = fields_of(rpc, add_running(api))
     for bad in (-1, 1, 299, 3601, 1 << 40):
         with refused("INVALID_ARGUMENT", "expiration_seconds"):
-            api.atelet("MintActorJWT", **good, expiration_seconds=bad)
+            api.atelet(rpc, **good, expiration_seconds=bad)
 
 
 def signing_requests(rpc: str, api: Api) -> None:
@@ -207,4 +215,5 @@ for name in (*TOKENS, *CERTIFICATES):
     for state in STATES:
         if state != "RUNNING":
             add(name, f"an actor that is {state} is FAILED_PRECONDITION", partial(asleep, name, state))
-add("MintActorJWT", "expiration_seconds is 300..3600, 15 minutes when left out", expirations)
+for name in ("MintActorJWT", "MintJwtSvid"):
+    add(name, "expiration_seconds is 300..3600, 15 minutes when left out", partial(expirations, name))
