@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     from ate.errors import AteError, InvalidArgument
 
     try:
-        for subparser in [parser, *_subparsers(parser).values()]:
+        for subparser in _with_subparsers(parser):
             resolve(subparser, argv)
         options = parser.parse_args(argv)
         return _dispatch(options)
@@ -58,9 +58,13 @@ def _single(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
     return inner
 
 
-def _subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    action = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    found: dict[str, argparse.ArgumentParser] = action.choices
+def _with_subparsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """The parser and all below it."""
+    found = [parser]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                found += _with_subparsers(below)
     return found
 
 

@@ -129,6 +129,10 @@ def test_the_command_line_verifies_and_shows_it(tmp_path: Path, capsys: pytest.C
     assert len(shown) == 2 and "user:ann  CreateActor  actor demo/a2" in shown[1]
     assert main(["audit", "tail", "-n", "1", "-o", "json", f"--root={tmp_path}"]) == 0
     assert json.loads(capsys.readouterr().out)["seq"] == 3
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATE_ROOT", str(tmp_path))
+        assert main(["audit", "verify"]) == 0, "settings of the environment count here, too"
+    capsys.readouterr()
     (path,) = audit.files_of(tmp_path / "audit")
     path.write_text(path.read_text().replace("a1", "a9"))
     assert main(["audit", "verify", f"--root={tmp_path}"]) == 1
