@@ -134,7 +134,7 @@ def test_the_command_line_verifies_and_shows_it(tmp_path: Path, capsys: pytest.C
         assert main(["audit", "verify"]) == 0, "settings of the environment count here, too"
     capsys.readouterr()
     (path,) = audit.files_of(tmp_path / "audit")
-    path.write_text(path.read_text().replace("a1", "a9"))
+    path.write_text(path.read_text().replace("demo/a1", "demo/a9"))
     assert main(["audit", "verify", f"--root={tmp_path}"]) == 1
     assert "line 2: the record was changed" in capsys.readouterr().err
 
