@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +20,7 @@ import trio
 
 from ate import install, log, program
 from ate.config import DEFAULT_ROOT
-from ate.errors import AlreadyExists, AteError, FailedPrecondition, NotFound, Unavailable
+from ate.errors import AlreadyExists, AteError, FailedPrecondition, NotFound, PermissionDenied, Unavailable
 from ate.names import is_long
 from ate.proto import ateapi_pb2 as pb
 
@@ -274,12 +273,15 @@ async def _announce(options: argparse.Namespace, root: Path, router_port: int, s
     )
     (root / "ready").write_text("")
     while True:  # whoever deletes the default may not know that templates without a runtime of their own need it
-        with suppress(AteError):
+        try:
             async with connect(root, "", options.trust_domain) as api:
                 while True:
                     await trio.sleep(DEFAULT_LOOK)
                     await _ensure_default_config(api.provider, await build_pause_image(root / "images"))
-        await trio.sleep(DEFAULT_LOOK)
+        except PermissionDenied:
+            return  # an access policy was written, and whoever runs this has no say in it
+        except AteError:
+            await trio.sleep(DEFAULT_LOOK)
 
 
 async def _ensure_default_config(provider, pause_image: str) -> None:  # type: ignore[no-untyped-def]
