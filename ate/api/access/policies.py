@@ -1,23 +1,28 @@
 """Access policies as resources, and what they say of a person. One for the whole install, at most one an atespace.
 
 While there is no global policy nothing is restricted: every person with one of our certificates is owner of everything,
-as on a machine of one's own. Writing the first one turns the table on.
+as on a machine of one's own. Writing the first one turns the table on. Who shows a token instead has the roles that
+policies give and no other, and none before there is a global one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from ate.api.access import members
 from ate.api.access.table import Role
 from ate.api.context import Context
 from ate.api.kinds import ACCESS, ATESPACES
 from ate.api.validation import resources as rules
 from ate.api.validation.problems import Problems
 from ate.api.workflows import steps
-from ate.errors import AlreadyExists, NotFound
+from ate.errors import AlreadyExists, InvalidArgument, NotFound
+from ate.log import Logger
 from ate.proto import ateapi_pb2 as pb
 from ate.store import Key, Row, Store, Tx
+
+log = Logger("ate.api")
 
 NAME: Final = "default"
 _ROLES: Final = {"owner": Role.OWNER, "editor": Role.EDITOR, "viewer": Role.VIEWER}
@@ -28,10 +33,10 @@ _GLOBAL: Final = Key("", NAME)
 
 
 async def role_of(store: Store, member: str, atespace: str) -> Role:
-    """What `member` (`user:<id>`) may do in the atespace, its global role included; an empty one: everywhere."""
+    """What `member` (see `members.py`) may do in the atespace, its global role included; an empty one: everywhere."""
     everywhere = await store.get(ACCESS, _GLOBAL)
     if everywhere is None:
-        return Role.OWNER
+        return Role.OWNER if members.has_certificate(member) else Role.NONE
     role = _role_in(everywhere.value, member)
     if atespace and role < Role.OWNER:
         here = await store.get(ACCESS, Key(atespace, NAME))
@@ -61,11 +66,25 @@ def _check(problems: Problems, policy: pb.AccessPolicy, *, present: bool, atespa
         problems.unique(f"{where}.members", binding.members, "member")
         for at, member in enumerate(binding.members):
             problems.length(f"{where}.members[{at}]", member, _LONGEST_MEMBER)
-            named = member.startswith("user:") and len(member) > len("user:")
-            problems.check(f"{where}.members[{at}]", named, f"{member[:64]!r} is not user:<id>")
+            known = members.is_member(member)
+            problems.check(f"{where}.members[{at}]", known, f"{member[:64]!r} is not {members.FORMS}")
     if not atespace:
         owned = any(binding.role == "owner" and binding.members for binding in policy.bindings)
         problems.check(f"{path}.bindings", owned, "nobody is owner: nobody could change anything any more")
+
+
+async def ensure_owners(ctx: Context, owners: Sequence[str]) -> None:
+    """Writes a global policy with these owners when there is none. InvalidArgument when it would be out of form."""
+    request = pb.CreateGlobalAccessPolicyRequest()
+    request.access_policy.metadata.name = NAME
+    request.access_policy.bindings.add(role="owner", members=owners)
+    try:
+        await create_global(ctx, request)
+        log.info("the global access policy was written", owners=list(owners))
+    except AlreadyExists:
+        log.info("there is a global access policy: the initial owners are left aside")
+    except InvalidArgument as error:
+        raise InvalidArgument(f"--initial-owner: {error.message}")
 
 
 async def create_global(ctx: Context, request: pb.CreateGlobalAccessPolicyRequest) -> pb.AccessPolicy:
@@ -98,7 +117,7 @@ async def _create(ctx: Context, key: Key, given: pb.AccessPolicy, twice: str) ->
 async def get_global(ctx: Context, request: pb.GetGlobalAccessPolicyRequest) -> pb.AccessPolicy:
     row = await ctx.store.get(ACCESS, _GLOBAL)
     if row is None:
-        raise NotFound("there is no global access policy: every person may do everything")
+        raise NotFound("there is no global access policy: whoever has a certificate may do everything")
     return row.value
 
 
