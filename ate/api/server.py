@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack, closing
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
 from ate import objects
 from ate.api import atespaces
+from ate.api.access import policies
 from ate.api.access.audit import AuditLog
+from ate.api.access.authentication import Authentication
 from ate.api.access.gate import Gate
 from ate.api.context import Context
 from ate.api.control import Control
@@ -37,12 +40,15 @@ from ate.api.timers import Timers
 from ate.api.worker_cache import WorkerCache
 from ate.api.workflows import measures
 from ate.api.workflows.operations import LONGEST, Operations
-from ate.identity.tls import Identity
+from ate.identity.tls import CertificateOptional, Identity
 from ate.log import Logger
 from ate.names import new_uid
 from ate.rpc import IServable, Server, open_tcp_listener
 from ate.store import open_sqlite
 from ate.telemetry import metrics
+
+if TYPE_CHECKING:
+    from ate.api.access.bearer import Tokens
 
 log = Logger("ate.api")
 
@@ -60,6 +66,10 @@ class ApiConfig:
     """Folder of the audit log; None: there is none."""
     debug: bool = False
     drain_timeout: float = 15.0
+    authentication: Authentication | None = None
+    """Whose tokens count as callers; None: a client certificate is required."""
+    initial_owners: tuple[str, ...] = ()
+    """Members (`ate.api.access.members`) who own everything from a first start on."""
 
 
 async def run_api(
@@ -76,6 +86,7 @@ async def run_api(
         AsyncExitStack() as stack,
         open_sqlite(config.store, now=wall_clock) as store,
         open_nodes(store, identity, config.trust_domain) as nodes,
+        _open_tokens(config.authentication) as tokens,
         trio.open_nursery() as nursery,
     ):
         cpus = Cpus()
@@ -84,6 +95,8 @@ async def run_api(
         operations = Operations(store, nursery, new_uid())
         ctx = Context(store, nodes, objects, workers, operations, cpus, wall_clock=wall_clock)
         await atespaces.ensure_golden(ctx)
+        if config.initial_owners:
+            await policies.ensure_owners(ctx, config.initial_owners)
         nursery.start_soon(workers.run)
         nursery.start_soon(Golden(ctx, nursery).run)
         nursery.start_soon(Recovery(ctx).run)
@@ -91,7 +104,7 @@ async def run_api(
         audit = stack.enter_context(closing(AuditLog(config.audit, now=wall_clock))) if config.audit else None
         if audit is not None:
             nursery.start_soon(_sync, audit)
-        gate = Gate(config.trust_domain, store, audit)
+        gate = Gate(config.trust_domain, store, audit, tokens)
         minter = Minter(config.minting, store, wall_clock)
         services: list[IServable] = [
             Control(ctx, minter),
@@ -109,7 +122,8 @@ async def run_api(
             services.append(Debug(ctx))
         gate.covers(services)
         server = Server(services, interceptors=[gate], max_deadline=LONGEST)
-        listener = await open_tcp_listener(config.listen_host, config.listen_port, tls=identity)
+        tls = identity if tokens is None else CertificateOptional(identity)
+        listener = await open_tcp_listener(config.listen_host, config.listen_port, tls=tls)
         log.info("api is serving", address=f"{config.listen_host}:{listener.port}")
         await nursery.start(server.serve, [listener])
         task_status.started(listener.port)
@@ -117,6 +131,18 @@ async def run_api(
             await stop.wait()
         await server.drain(config.drain_timeout)
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _open_tokens(authentication: Authentication | None) -> AsyncIterator[Tokens | None]:
+    """None where no tokens are taken: then nothing of aiohttp and PyJWT is loaded."""
+    if authentication is None:
+        yield None
+        return
+    from ate.api.access.bearer import open_tokens
+
+    async with open_tokens(authentication) as tokens:
+        yield tokens
 
 
 async def _sync(audit: AuditLog) -> None:

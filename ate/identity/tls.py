@@ -1,7 +1,7 @@
 """TLS contexts from an identity, made anew whenever the identity was renewed, so that nothing restarts for it.
 
 Peers are verified against the trust bundle only; who they are is decided by their SPIFFE id (`ate.identity.spiffe`),
-so host names are not checked. TLS 1.3, client certificates required.
+so host names are not checked. TLS 1.3, client certificates required but where callers may show a token instead.
 """
 
 from __future__ import annotations
@@ -66,6 +66,10 @@ class Identity:
         """For gRPC servers: ALPN h2, client certificate required."""
         return self._context("server", ("h2",))
 
+    def optional_server_context(self) -> ssl.SSLContext:
+        """For gRPC servers: ALPN h2; a client may come without a certificate, a bad one is refused all the same."""
+        return self._context("optional-server", ("h2",))
+
     def client_context(self) -> ssl.SSLContext:
         """For gRPC clients: ALPN h2."""
         return self._context("client", ("h2",))
@@ -81,8 +85,24 @@ class Identity:
     def _context(self, side: str, alpn: tuple[str, ...]) -> ssl.SSLContext:
         key = (side + alpn[0], id(self.credentials))
         if key not in self._contexts:
-            self._contexts[key] = make_context(self.credentials, server=side == "server", alpn=alpn)
+            context = make_context(self.credentials, server=side != "client", alpn=alpn)
+            if side == "optional-server":
+                context.verify_mode = ssl.CERT_OPTIONAL
+            self._contexts[key] = context
         return self._contexts[key]
+
+
+@dataclass(frozen=True)
+class CertificateOptional:
+    """A `TlsProvider` of `ate.rpc` for servers that also know callers by what their calls say."""
+
+    identity: Identity
+
+    def server_context(self) -> ssl.SSLContext:
+        return self.identity.optional_server_context()
+
+    def client_context(self) -> ssl.SSLContext:
+        return self.identity.client_context()
 
 
 def make_context(credentials: Credentials, *, server: bool, alpn: tuple[str, ...]) -> ssl.SSLContext:

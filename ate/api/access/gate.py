@@ -1,22 +1,25 @@
-"""Who is calling, by certificate, and whether the table lets them. The gate in front of every handler."""
+"""Who is calling, by certificate or token, and whether the table lets them. The gate in front of every handler."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ate import names
-from ate.api.access import policies
+from ate.api.access import members, policies
 from ate.api.access.audit import AuditLog
 from ate.api.access.table import OPEN, QUIET, TABLE, Machine, Role, Rule
-from ate.errors import Internal, PermissionDenied
+from ate.errors import Internal, PermissionDenied, Unauthenticated
 from ate.identity import spiffe
 from ate.log import Logger
 from ate.rpc import Call, IServable
 from ate.store import Store
 from ate.telemetry import trace
+
+if TYPE_CHECKING:
+    from ate.api.access.bearer import Tokens
 
 log = Logger("ate.api")
 
@@ -28,10 +31,13 @@ class Gate:
     """An interceptor: authenticates, keeps the table, and reports the time spent.
 
     An ateom, which sits next to untrusted code, and an actor are no callers of the table: they may call nothing here.
+    Without a certificate a call's token says who it is, where `tokens` can tell; a certificate counts first.
     """
 
-    def __init__(self, trust_domain: str, store: Store, audit: AuditLog | None = None) -> None:
-        self._store, self._audit = store, audit
+    def __init__(
+        self, trust_domain: str, store: Store, audit: AuditLog | None = None, tokens: Tokens | None = None
+    ) -> None:
+        self._store, self._audit, self._tokens = store, audit, tokens
         self._user_prefix = names.user_id(trust_domain, "")
         self._machines = {
             names.service_account_id(trust_domain, names.SERVICE_ACCOUNTS[machine]): machine for machine in Machine
@@ -53,23 +59,33 @@ class Gate:
     async def __call__(self, call: Call, proceed: Callable[[], Awaitable[None]]) -> None:
         started = time.perf_counter()
         try:
-            self._admit(call)
+            await self._admit(call)
             await proceed()
         finally:
             call.trailing_metadata[ELAPSED_TRAILER] = str(int((time.perf_counter() - started) * 1e6))
 
-    def _admit(self, call: Call) -> None:
-        caller = spiffe.caller_of(call.peer.certificate)
-        machine = call.attributes[_MACHINE] = self._machines.get(caller.spiffe_id)
-        user = caller.spiffe_id.removeprefix(self._user_prefix)
-        person = user != caller.spiffe_id and user != ""
+    async def _admit(self, call: Call) -> None:
+        who, machine, person = await self._caller(call)
+        call.attributes[_MACHINE] = machine
         if _open(call.method) and (machine or person):
             return
         rule = TABLE.get(call.method)
-        who = f"user:{user}" if person else caller.spiffe_id
         if rule is None or not (machine in rule.machines or (person and rule.people is not None)):
             raise self._denied(who, call.method, "", f"may not call {call.method.strip('/')}")
         call.check_request = partial(self._look, call.method, rule, who, person)
+
+    async def _caller(self, call: Call) -> tuple[str, Machine | None, bool]:
+        """(the name it goes by, which of our machines it is, whether it is a person). Unauthenticated when unknown."""
+        if call.peer.certificate is None and self._tokens is not None:
+            try:
+                return await self._tokens.member_of(call.metadata), None, True
+            except Unauthenticated as error:
+                log.info("a call without a certificate was refused", peer=call.peer.address, reason=error.message)
+                raise
+        caller = spiffe.caller_of(call.peer.certificate)
+        user = caller.spiffe_id.removeprefix(self._user_prefix)
+        person = user != caller.spiffe_id and user != ""
+        return members.user(user) if person else caller.spiffe_id, self._machines.get(caller.spiffe_id), person
 
     async def _look(self, method: str, rule: Rule, who: str, person: bool, request: Any) -> None:
         """PermissionDenied unless a person's role suffices where the request wants to be."""
