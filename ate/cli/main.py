@@ -220,6 +220,13 @@ def _client(commands: argparse._SubParsersAction, name: str, what: str) -> argpa
     parser.add_argument("--root", default="/var/lib/ate", help="folder of the install (default %(default)s)")
     parser.add_argument("--endpoint", default="", help="host:port of the api role (default: from the root)")
     parser.add_argument("--trust-domain", default="cluster.local")
+    parser.add_argument(
+        "--token-file", default="", help="bearer token to call with, instead of a certificate; - for stdin"
+    )
+    parser.add_argument(
+        "--ca-file", default="", help="with a token: PEM file of who vouches for the api (default: system)"
+    )
+    parser.add_argument("--server-name", default="", help="with a token: the api's DNS name (default: of the endpoint)")
     parser.add_argument("-a", "--atespace", default="")
     parser.add_argument("-o", "--output", default="table", choices=FORMATS)
     parser.add_argument("--trace", action="store_true", help="have the call traced, and print its trace id")

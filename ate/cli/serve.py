@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 import functools
+import ipaddress
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import trio
@@ -55,6 +56,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     api("--actor-jwt-pool", default="", help="JWT pool file of actors' tokens (default: the broker's, under --root)")
     api("--actor-issuer", default="https://api.ate-system.svc", help="issuer of actors' tokens (default %(default)s)")
     api("--actor-trust-domain", default="substrate-actor.local", help="of actors' certificates (default %(default)s)")
+    api("--authentication-config", default="", metavar="FILE", help="YAML: whose bearer tokens (JWT) count as callers")
+    api(
+        "--initial-owner",
+        action="append",
+        default=[],
+        metavar="MEMBER",
+        help="user:<id> or jwt:<provider>:<sub> that owns everything while no global access policy exists; repeatable",
+    )
+    api(
+        "--api-name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="DNS name or address in the api's certificate, for callers with a token; repeatable (default: localhost, "
+        "the node's name, the address listened on)",
+    )
     api("--debug-service", action="store_true", help="serve ateapi.Debug (tests only)")
     controller = parser.add_argument_group("controller").add_argument
     controller("--stop-workers", action="store_true", help="suspend actors and stop workers when this role stops")
@@ -188,13 +205,14 @@ async def _with_identity(
     root: Path,
     node: str,
     work: Callable[..., Awaitable[None]],
+    hosts: Sequence[str] = (),
 ) -> None:
     """Runs `work(identity)` with a certificate for `role` that stays fresh."""
     from ate.identity.client import Request, open_identity
 
     request = Request(
         root / "identity", names.SERVICE_ACCOUNTS[role], node_name=node, trust_domain=options.trust_domain,
-        give_up=options.stopping,
+        hosts=hosts, give_up=options.stopping,
     )  # fmt: skip
     async with open_identity(request) as identity:
         await work(identity)
@@ -208,6 +226,7 @@ async def _api(
     *,
     task_status: trio.TaskStatus[int] = _STARTED,  # type: ignore[assignment]
 ) -> None:
+    from ate.api.access import authentication
     from ate.api.minting import MintingConfig
     from ate.api.server import ApiConfig, run_api
     from ate.identity.broker import ACTOR_CA_POOL, ACTOR_JWT_POOL
@@ -221,10 +240,43 @@ async def _api(
     )
     store = root / "api" / "store.db"
     audit = root / "audit"
-    config = ApiConfig(store, host, port, options.trust_domain, minting, audit, options.debug_service)
-    await _with_identity(
-        "api", options, root, node, lambda identity: run_api(config, identity, stop, task_status=task_status)
+    config = ApiConfig(
+        store,
+        host,
+        port,
+        options.trust_domain,
+        minting,
+        audit,
+        options.debug_service,
+        authentication=authentication.read(Path(options.authentication_config))
+        if options.authentication_config
+        else None,
+        initial_owners=tuple(options.initial_owner),
     )
+    await _with_identity(
+        "api",
+        options,
+        root,
+        node,
+        lambda identity: run_api(config, identity, stop, task_status=task_status),
+        hosts=_api_names(options.api_name, node, host),
+    )
+
+
+def _api_names(given: Sequence[str], node: str, host: str) -> tuple[str, ...]:
+    """What the api's certificate says it is called."""
+    for name in given:
+        if not names.is_long(name) and not _is_address(name):
+            raise InvalidArgument(f"--api-name: {name!r} is no DNS name and no address")
+    listened = [host] if names.is_long(host) or _is_address(host) else []
+    return tuple(dict.fromkeys(given or ("localhost", node, *listened)))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return not ipaddress.ip_address(text).is_unspecified
+    except ValueError:
+        return False
 
 
 async def _controller(

@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from ate.cli import access, manifests, output
-from ate.cli.client import Api, connect
+from ate.cli.client import Api, open_api
 from ate.errors import Aborted, AteError, InvalidArgument, NotFound
 from ate.names import Ref
 from ate.proto import ateapi_pb2 as pb
@@ -40,7 +40,7 @@ def run(verb: Callable[[Api, argparse.Namespace], Awaitable[int]], options: argp
     """Connects and runs one verb; its exit status."""
 
     async def main() -> int:
-        async with connect(Path(options.root).absolute(), options.endpoint, options.trust_domain) as api:
+        async with open_api(options) as api:
             return await verb(api, options)
 
     return trio.run(main)
