@@ -76,9 +76,12 @@ def request_of(method: str, **fields: Any) -> Any:
 
 
 class Caller:
-    """A C-core channel with one certificate. Blocking; used from the test's thread."""
+    """A C-core channel with one certificate, a token, or both. Blocking; used from the test's thread."""
 
-    def __init__(self, port: int, credentials: Credentials | None, trust_bundle_pem: str) -> None:
+    def __init__(
+        self, port: int, credentials: Credentials | None, trust_bundle_pem: str, *, token: str | None = None
+    ) -> None:
+        self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
         key = chain = None
         if credentials is not None:
             key = credentials.key.private_bytes(
@@ -115,7 +118,7 @@ class Caller:
             if METHODS[method].server_streaming:
                 with self.stream(method, request) as answers:
                     return next(answers, None)
-            reply, call = self._method(method).with_call(request, timeout=TIMEOUT)
+            reply, call = self._method(method).with_call(request, timeout=TIMEOUT, metadata=self.metadata)
         except grpc.RpcError as error:
             _assert_elapsed(error)
             raise
@@ -124,7 +127,7 @@ class Caller:
 
     def later(self, method: str, request: Message) -> Any:
         """A call under way: its `result()` waits for the reply."""
-        return self._method(method).future(request, timeout=TIMEOUT)
+        return self._method(method).future(request, timeout=TIMEOUT, metadata=self.metadata)
 
     def at_once(self, method: str, requests: list[Message]) -> list[Any]:
         """The replies to many calls under way together."""
@@ -139,7 +142,7 @@ class Caller:
     @contextmanager
     def stream(self, method: str, request: Message) -> Iterator[Iterator[Any]]:
         """The answers of a streaming RPC, cancelled at the end."""
-        call = self._method(method)(request, timeout=TIMEOUT)
+        call = self._method(method)(request, timeout=TIMEOUT, metadata=self.metadata)
         try:
             yield call
         finally:
@@ -298,8 +301,11 @@ class Api:
 
 
 @contextmanager
-def open_api(folder: Path, *, debug: bool = False) -> Iterator[Api]:
-    """Starts the role and its node, and registers the node. Stops both at the end, in order."""
+def open_api(folder: Path, *, debug: bool = False, **settings: Any) -> Iterator[Api]:
+    """Starts the role and its node, and registers the node. Stops both at the end, in order.
+
+    `settings` are further ones of ApiConfig.
+    """
     pool = CaPool((make_authority("1"),))
     pod = partial(spiffe.PodIdentity, names.SERVICE_ACCOUNTS["atelet"])
     agent = identity_of(pool, account("atelet"), pod(NODE))
@@ -315,6 +321,7 @@ def open_api(folder: Path, *, debug: bool = False) -> Iterator[Api]:
         audit=folder / "audit",
         debug=debug,
         drain_timeout=2,
+        **settings,
     )
     with ExitStack() as stack:
         port, node_port = stack.enter_context(_running(config, identity_of(pool, account("api")), node, agent))
