@@ -117,7 +117,9 @@ async def _create(ctx: Context, key: Key, given: pb.AccessPolicy, twice: str) ->
 async def get_global(ctx: Context, request: pb.GetGlobalAccessPolicyRequest) -> pb.AccessPolicy:
     row = await ctx.store.get(ACCESS, _GLOBAL)
     if row is None:
-        raise NotFound("there is no global access policy: whoever has a certificate may do everything")
+        raise NotFound(
+            "there is no global access policy: every person may do everything with a certificate, nothing by a token"
+        )
     return row.value
 
 
