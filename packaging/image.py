@@ -98,8 +98,8 @@ def _unpacked(program: Path, cache: Path) -> Path:
 def _put_debian_files(debian: Path, program: Path, base: Path) -> None:
     """Fills `base` with what the image has of the packages, which are unpacked into `debian`."""
     unpack([*_versioned(PROGRAMS.values()), *LIBRARIES, *OTHERS], debian)
-    for needed in _needed(debian, program):
-        _copy(debian / needed, base / needed)
+    for relative in needed(debian, program):
+        _copy(debian / relative, base / relative)
     for part in ("bin", "sbin", "lib", "lib64"):
         (base / "usr" / part).mkdir(parents=True, exist_ok=True)
         (base / part).symlink_to(f"usr/{part}")
@@ -149,7 +149,7 @@ def _put_ate(program: Path, root: Path) -> None:
 # -- which files of Debian ----------------------------------------------------------------------------------------
 
 
-def _needed(debian: Path, program: Path) -> list[Path]:
+def needed(debian: Path, program: Path) -> list[Path]:
     """Paths below `debian`: PROGRAMS, and all libraries that these and `program` load, directly or not."""
     own = [path for path in program.rglob("*") if path.is_file() and not path.is_symlink()]
     provided = {path.name for path in own}
