@@ -1,5 +1,5 @@
 # Every target sets itself up: `make demo` or `make test` in a bare clone on a fresh Debian 12 machine is enough.
-.PHONY: demo check test sim bench binary proto lock
+.PHONY: demo check test sim bench binary image proto lock
 PY := .venv/bin/python
 export PYTHONPATH := $(CURDIR)
 
@@ -41,6 +41,17 @@ bench:
 
 # One file: dist/ate.
 binary:
+	@packaging/setup.sh test
+	@packaging/binary.sh
+
+# The platform's container image as an OCI archive, no container engine needed: `ctr -n k8s.io images import` takes it.
+image: dist/ate
+	@packaging/setup.sh test
+	@$(PY) packaging/image.py dist/ate dist/ate-image.tar
+
+BINARY_SOURCES := $(shell find ate -name '*.py' -o -name '*.proto') \
+	ate.spec packaging/binary.sh packaging/launcher.sh pyproject.toml requirements-dev.lock
+dist/ate: $(BINARY_SOURCES)
 	@packaging/setup.sh test
 	@packaging/binary.sh
 

@@ -9,6 +9,8 @@ what=${1:-run}
 
 packages=(python3 python3-venv iproute2 nftables zstd)
 [ "$what" = test ] && packages+=(busybox-static docker-registry libpython3.11 binutils)
+# The container image and what runs it: containerd and runc, networks of its pods, certificates of a cluster.
+[ "$what" = test ] && packages+=(containerd runc containernetworking-plugins openssl)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q '^install ok installed' || missing+=("$package")

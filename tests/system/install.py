@@ -48,7 +48,8 @@ def counter_layout() -> Path:
 def hash_of(data: bytes) -> str:
     import hashlib
 
-    return hashlib.sha256(data + (REPOSITORY / "demos/counter/build_image.py").read_bytes()).hexdigest()[:12]
+    builders = ("demos/counter/build_image.py", "packaging/oci_image.py", "packaging/debian_files.py")
+    return hashlib.sha256(data + b"".join((REPOSITORY / name).read_bytes() for name in builders)).hexdigest()[:12]
 
 
 @dataclass
