@@ -1,5 +1,5 @@
 # Every target sets itself up: `make demo` or `make test` in a bare clone on a fresh Debian 12 machine is enough.
-.PHONY: demo check test sim bench binary image proto lock
+.PHONY: demo check test test-kubernetes sim bench binary image proto lock
 PY := .venv/bin/python
 export PYTHONPATH := $(CURDIR)
 
@@ -27,6 +27,11 @@ test: check
 	wait $$simulation; simulation=$$?; \
 	cat build/simulation.log; \
 	exit $$((system || simulation))
+
+# On a real Kubernetes of this machine, built from source once (ten minutes). Not part of `test` before the controller is.
+test-kubernetes:
+	@packaging/setup.sh test
+	@$(PY) -m pytest tests/kubernetes
 
 # The simulated platform under a seeded adversary: make sim N=10000 SEED=1
 N ?= 1000
