@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -9,11 +10,25 @@ from pathlib import Path
 import pytest
 import trio
 
+from ate.asyncio_room import open_asyncio_room
+from ate.controller.kubernetes.access import Source
 from ate.controller.kubernetes.cache import Cache
-from ate.controller.kubernetes.client import KubeClient
+from ate.controller.kubernetes.client import KubeClient, open_client
 from ate.controller.kubernetes.resources import CONFIG_MAPS, SECRETS, Name, Object, version_of
-from ate.errors import Aborted, AlreadyExists, AteError, InvalidArgument, NotFound, OutOfRange, Unavailable
+from ate.errors import (
+    Aborted,
+    AlreadyExists,
+    AteError,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+)
 from tests.kubernetes.conftest import Cluster
+
+CREDENTIALS = "client.authentication.k8s.io/v1"
 
 
 def config_map(namespace: str, name: str, **data: str) -> Object:
@@ -53,7 +68,11 @@ def api_server(cluster: Cluster) -> int:
     raise AssertionError("no API server runs")
 
 
-async def serving(kube: KubeClient) -> None:
+async def restart_api_server(cluster: Cluster, kube: KubeClient) -> None:
+    """Kills it; the cluster starts another."""
+    os.kill(api_server(cluster), signal.SIGKILL)
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        await kube.list(CONFIG_MAPS, "default")
     with trio.fail_after(60):
         while True:
             try:
@@ -107,10 +126,7 @@ async def test_a_cache_follows_and_goes_on_after_the_api_server_was_killed(
     await cache.synced.wait()
     await kube.create(CONFIG_MAPS, config_map(namespace, "fresh"), namespace)
     await story.until(("old", "new"), ("fresh", "new"))
-    os.kill(api_server(cluster), signal.SIGKILL)
-    with pytest.raises(Unavailable, match="cannot be reached"):
-        await kube.get(CONFIG_MAPS, "old", namespace)
-    await serving(kube)
+    await restart_api_server(cluster, kube)
     with pytest.raises(OutOfRange), trio.fail_after(20):  # a version from before the restart
         await kube.watch(CONFIG_MAPS, "1", lambda kind, found: None, namespace)
     await kube.delete(CONFIG_MAPS, "old", namespace)
@@ -123,7 +139,7 @@ async def test_a_cache_follows_and_goes_on_after_the_api_server_was_killed(
 
 
 async def test_a_cache_that_lost_its_place_lists_again_and_tells_what_vanished(
-    kube: KubeClient, namespace: str, nursery: trio.Nursery
+    cluster: Cluster, kube: KubeClient, namespace: str, nursery: trio.Nursery
 ) -> None:
     story = Story()
     cache = Cache(kube, CONFIG_MAPS, story, namespace=namespace, labels="of=test")
@@ -135,40 +151,73 @@ async def test_a_cache_that_lost_its_place_lists_again_and_tells_what_vanished(
             await cache.synced.wait()
             first.cancel()
     await kube.delete(CONFIG_MAPS, "goes", namespace)
-    cache._version = "1"  # compacted long ago
+    await restart_api_server(cluster, kube)  # it knows nothing of what happened before
+    cache._version = "1"
     nursery.start_soon(cache.run)
     await story.until(("goes", "gone"))
     assert story.told.count(("stays", "new")) == 1
 
 
+def kubeconfig_of_plugin(cluster: Cluster, folder: Path, script: str) -> Path:
+    """A user whom an exec plug-in gives a token, as clouds ship them; `script` is the plug-in."""
+    plugin = folder / "token"
+    plugin.write_text(f"#!/bin/sh\n{script}\n")
+    plugin.chmod(0o755)
+    config = json.loads(cluster.kubeconfig.read_text())
+    run = {"apiVersion": CREDENTIALS, "command": str(plugin), "interactiveMode": "Never"}
+    config["users"] = [{"name": "admin", "user": {"exec": run}}]
+    file = folder / "kubeconfig"
+    file.write_text(json.dumps(config))
+    return file
+
+
+def reader(cluster: Cluster, namespace: str) -> str:
+    """A token of an account that may read the namespace's config maps."""
+    cluster.kubectl("-n", namespace, "create", "serviceaccount", "reader")
+    cluster.kubectl("-n", namespace, "create", "role", "reader", "--verb=get,list,watch", "--resource=configmaps")
+    account = f"--serviceaccount={namespace}:reader"
+    cluster.kubectl("-n", namespace, "create", "rolebinding", "reader", "--role=reader", account)
+    return cluster.kubectl("-n", namespace, "create", "token", "reader").strip()
+
+
+def credential(token: str) -> str:
+    return json.dumps({"apiVersion": CREDENTIALS, "kind": "ExecCredential", "status": {"token": token}})
+
+
 async def test_a_service_account_is_let_in_by_its_token_alone_and_only_as_far_as_its_role(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    from ate.asyncio_room import open_asyncio_room
-    from ate.controller.kubernetes.access import Source
-    from ate.controller.kubernetes.client import open_client
-    from ate.errors import PermissionDenied
-
-    cluster.kubectl("-n", namespace, "create", "serviceaccount", "reader")
-    cluster.kubectl("-n", namespace, "create", "role", "reader", "--verb=get,list,watch", "--resource=configmaps")
-    cluster.kubectl(
-        "-n", namespace, "create", "rolebinding", "reader", "--role=reader", f"--serviceaccount={namespace}:reader"
-    )
-    plugin = tmp_path / "token"  # an exec plug-in, as clouds ship them
-    token = cluster.kubectl("-n", namespace, "create", "token", "reader").strip()
-    credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": token}}
-    plugin.write_text(f"#!/bin/sh\necho '{str(credential).replace(chr(39), chr(34))}'\n")
-    plugin.chmod(0o755)
-    file = tmp_path / "kubeconfig"
-    file.write_text(
-        f"""{{"apiVersion": "v1", "kind": "Config", "current-context": "c",
-  "clusters": [{{"name": "c", "cluster": {{"server": "https://10.99.0.2:6443",
-    "certificate-authority": "{cluster.state}/pki/ca.crt"}}}}],
-  "users": [{{"name": "u", "user": {{"exec": {{"apiVersion": "client.authentication.k8s.io/v1",
-    "command": "{plugin}", "interactiveMode": "Never"}}}}}}],
-  "contexts": [{{"name": "c", "context": {{"cluster": "c", "user": "u"}}}}]}}"""
-    )
+    file = kubeconfig_of_plugin(cluster, tmp_path, f"echo '{credential(reader(cluster, namespace))}'")
     async with open_asyncio_room() as room, open_client(room, Source(str(file))) as client:
         await client.list(CONFIG_MAPS, namespace)
         with pytest.raises(PermissionDenied, match="secrets is forbidden"):
             await client.list(SECRETS, namespace)
+
+
+@pytest.mark.parametrize("how", ["asking", "watching"])
+async def test_a_refused_token_is_got_anew(
+    cluster: Cluster, namespace: str, tmp_path: Path, nursery: trio.Nursery, how: str
+) -> None:
+    """The plug-in's first answer is a token that has ended: a request never shows it, a watch fails once."""
+    good = credential(reader(cluster, namespace))
+    again = f"[ -e {tmp_path}/asked ] && echo '{good}' || echo '{credential('ended')}'; touch {tmp_path}/asked"
+    file = kubeconfig_of_plugin(cluster, tmp_path, again)
+    async with open_asyncio_room() as room, open_client(room, Source(str(file))) as client:
+        if how == "asking":
+            await client.list(CONFIG_MAPS, namespace)
+            return
+        told: list[str] = []
+        seen = trio.Event()
+
+        def handle(kind: str, found: Object) -> None:
+            told.append(found["metadata"]["name"])
+            seen.set()
+
+        with pytest.raises(Unauthenticated), trio.fail_after(20):
+            await client.watch(CONFIG_MAPS, "0", handle, namespace)
+        assert told == []
+        nursery.start_soon(client.watch, CONFIG_MAPS, "0", handle, namespace)
+        with trio.fail_after(20):
+            await seen.wait()
+        assert told == ["kube-root-ca.crt"]
+        nursery.cancel_scope.cancel()

@@ -145,3 +145,15 @@ async def test_a_storm_of_keys_is_held_to_the_rate(
     assert 50 <= len(work.began) <= 56
     await trio.sleep(6)
     assert len(work.began) == 105
+
+
+async def test_a_fault_in_the_work_is_told_with_where_it_is(
+    work: Recorder, autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    work.failing = {"bad"}
+    queue = WorkQueue(work)
+    queue.add("bad")
+    nursery.start_soon(queue.run)
+    await trio.sleep(1.01)
+    (record,) = [record for record in caplog.records if "failed" in record.getMessage()]
+    assert record.levelname == "ERROR" and record.exc_info is not None

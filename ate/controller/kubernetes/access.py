@@ -9,11 +9,14 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import trio
 
-from ate.errors import FailedPrecondition
+from ate.errors import FailedPrecondition, Unavailable
+
+_PLAIN: Final = (OSError, ValueError, TypeError, AttributeError, KeyError)
+"""What the package raises for files that are YAML of another shape; ssl.SSLError is an OSError."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,16 @@ class Access:
         self.server, self.tls, self._configuration = server, tls, configuration
 
     def headers(self) -> dict[str, str]:
-        """What authenticates a request now. May read a file or run a plug-in: not for an event loop's thread."""
-        token = self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        """What authenticates a request now; Unavailable when that cannot be had.
+
+        May read a file or run a plug-in: not for an event loop's thread.
+        """
+        from kubernetes.config import ConfigException
+
+        try:
+            token = self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        except (ConfigException, OSError, ValueError) as error:
+            raise Unavailable(f"the token for the Kubernetes API server cannot be read now: {error}") from error
         return {"Authorization": token} if token else {}
 
 
@@ -42,6 +53,7 @@ async def load_access(source: Source) -> Access:
 
 
 def _load(source: Source) -> Access:
+    import yaml
     from kubernetes import config
     from kubernetes.client import Configuration
 
@@ -62,7 +74,7 @@ def _load(source: Source) -> Access:
         tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
         if configuration.cert_file:
             tls.load_cert_chain(configuration.cert_file, configuration.key_file)
-    except (config.ConfigException, OSError, ssl.SSLError) as error:
+    except (config.ConfigException, yaml.YAMLError, *_PLAIN) as error:
         raise FailedPrecondition(
             f"no access to a Kubernetes cluster: {error}. Give --kubeconfig (and --context), or run in a pod with a "
             "service account"

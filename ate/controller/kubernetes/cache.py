@@ -39,6 +39,7 @@ class Cache:
         self._namespace, self._labels = namespace, labels
         self._objects: dict[Name, Object] = {}
         self._version = ""
+        self._pause = FIRST_PAUSE
         self.synced = trio.Event()
 
     def get(self, name: Name) -> Object | None:
@@ -48,7 +49,6 @@ class Cache:
         return iter(list(self._objects.values()))
 
     async def run(self) -> None:
-        pause = FIRST_PAUSE
         while True:
             try:
                 if not self._version:
@@ -58,15 +58,14 @@ class Cache:
                     self._resource, self._version, self._event, self._namespace, labels=self._labels
                 )
                 if trio.current_time() > began + _SHORT_WATCH:
-                    pause = FIRST_PAUSE
                     continue
             except OutOfRange:
                 log.info("the version watched from is gone, listing again", kind=self._resource.kind)
                 self._version = ""
             except AteError as error:
                 log.warning("a watch broke off, trying again", kind=self._resource.kind, error=error.message)
-            await trio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, LONGEST_PAUSE)
+            await trio.sleep(self._pause * random.uniform(0.5, 1.0))
+            self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
     async def _list(self) -> None:
         found, version = await self._client.list(self._resource, self._namespace, labels=self._labels)
@@ -84,6 +83,7 @@ class Cache:
         elif kind == "DELETED":
             self._on_change(name_of(found), self._objects.pop(name_of(found), None), None)
         self._version = version_of(found)
+        self._pause = FIRST_PAUSE  # a server that tells of events works
 
     def _put(self, name: Name, found: Object) -> None:
         before = self._objects.get(name)

@@ -2,7 +2,8 @@
 
 Its errors are ours (`ate.errors`): NotFound, AlreadyExists, Aborted (conflict), OutOfRange (the version asked for is
 gone: list again), InvalidArgument (refused with a reason), PermissionDenied, Unavailable. A refused rate (429) and an
-expired credential are met here: the one by waiting as told, the other by reading the access anew, once.
+expired credential are met here: the one by waiting as told, the other by reading the access anew (a watch ends all the
+same, with Unauthenticated, and its caller begins another).
 """
 
 from __future__ import annotations
@@ -128,7 +129,11 @@ class KubeClient:
                     *lines, rest = (rest + chunk).split(b"\n")
                     await self._room.in_trio(take, [line for line in lines if line])
 
-        await self._run(read, f"watching {resource.plural}")
+        try:
+            await self._run(read, f"watching {resource.plural}")
+        except Unauthenticated:
+            await self._renew()
+            raise
 
     async def _request(
         self,
@@ -154,12 +159,16 @@ class KubeClient:
                 return answer
             if status == 401 and not renewed:
                 renewed = True
-                self._access = await load_access(self._source)
+                await self._renew()
             elif status == 429 and waits < _MOST_WAITS:
                 waits += 1
                 await trio.sleep(pause)
             else:
                 raise _error(status, answer, what)
+
+    async def _renew(self) -> None:
+        """Reads the access anew: the credential has expired, or the cluster has other authorities."""
+        self._access = await load_access(self._source)
 
     async def _send(
         self,

@@ -15,9 +15,12 @@ from typing import Generic, TypeVar
 
 import trio
 
+from ate.errors import AteError
 from ate.log import Logger
 
 log = Logger("ate.controller")
+
+_FAILED = "work on an object failed, trying again"
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -115,9 +118,12 @@ class WorkQueue(Generic[Key]):
         try:
             pause = await self._work(key)
             self._failures.pop(key, None)
+        except AteError as error:
+            pause = self._pause_of(key)
+            log.warning(_FAILED, key=str(key), after=round(pause, 2), error=error.message)
         except Exception as error:  # one object's trouble may not leave all others unwatched
             pause = self._pause_of(key)
-            log.warning("work on an object failed, trying again", key=str(key), after=round(pause, 2), error=str(error))
+            log.error(_FAILED, exc=error, key=str(key), after=round(pause, 2))
         finally:
             self._working.discard(key)
             room.release()
